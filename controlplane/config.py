@@ -1,0 +1,37 @@
+"""Settings of the control plane's processes, read once from the environment and checked at start. No Django here."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Config(BaseSettings):
+    """Every value comes from TWINPOOL_<NAME>. Secrets are SecretStr or files, so that no repr or traceback shows them."""
+
+    model_config = SettingsConfigDict(env_prefix="TWINPOOL_", extra="ignore")
+
+    state: Path = Field(default=Path(".twinpool"))
+    database_url: SecretStr | None = None
+    database_owner_url: SecretStr | None = None
+    valkey_url: SecretStr | None = None
+    telemetry_url: SecretStr | None = None
+    fleet_secret_file: Path | None = None
+    django_secret_file: Path | None = None
+    console_origins: str = "http://127.0.0.1:8080,http://localhost:8080"
+    debug: bool = False
+
+    def fleet_secret(self) -> bytes:
+        """The fleet secret. Raises OSError when the file is missing."""
+        return (self.fleet_secret_file or self.state / "secrets" / "fleet.key").read_bytes()
+
+    def origins(self) -> list[str]:
+        return [origin.strip() for origin in self.console_origins.split(",") if origin.strip()]
+
+
+@cache
+def config() -> Config:
+    return Config()

@@ -1,0 +1,67 @@
+"""The states of engines, steps and operations, one table each. An illegal move raises. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+States = Mapping[str, frozenset[str]]
+
+
+class IllegalMove(ValueError):
+    """A state was asked to become one that its table does not lead to."""
+
+
+def _table(**moves: str) -> States:
+    table = {state: frozenset(targets.split()) for state, targets in moves.items()}
+    unknown = {target for targets in table.values() for target in targets} - table.keys()
+    assert not unknown, f"targets without a row: {unknown}"
+    return table
+
+
+ENGINE = _table(
+    planned="starting stopped failed",
+    starting="verifying failed stopping stopped lost",
+    verifying="ready failed stopping stopped lost",
+    ready="draining failed stopping stopped lost",
+    draining="ready failed stopping stopped lost",
+    stopping="stopped failed lost",
+    stopped="starting",
+    failed="starting stopped lost",
+    lost="starting verifying ready draining stopping stopped failed",
+)
+"""An engine as observed. starting: process runs, not yet healthy; verifying: healthy, generating its first token for us;
+lost: its agent's fact expired. stopped and failed start again as a new incarnation."""
+
+STEP = _table(
+    waiting="running skipped",
+    running="done failed waiting",
+    done="",
+    failed="waiting",
+    skipped="",
+)
+
+OPERATION = _table(
+    pending="running refused cancelled",
+    running="done failed rolling_back cancelled",
+    rolling_back="rolled_back failed",
+    done="",
+    failed="",
+    refused="",
+    cancelled="",
+    rolled_back="",
+)
+
+SERVING = frozenset({"ready", "draining"})
+"""Engine states in which requests may be in flight."""
+
+ENDED = frozenset(state for state, targets in OPERATION.items() if not targets)
+"""Operation states that are final."""
+
+
+def move(table: States, current: str, target: str) -> str:
+    """`target`, if the table leads there from `current`; staying is always allowed. Raises IllegalMove."""
+    if current == target and current in table:
+        return target
+    if target not in table.get(current, frozenset()):
+        raise IllegalMove(f"{current} cannot become {target}")
+    return target

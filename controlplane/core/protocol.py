@@ -1,0 +1,384 @@
+"""Wire contracts between the processes: versioned, strict on read, unknown fields ignored.
+
+JSON for the routing table, commands and facts (signed, see core.signing); msgpack for telemetry. Read with
+`core.codec.decode`, written with `core.codec.encode`. Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+VERSION = 1
+
+Role = Literal["prefill", "decode", "mixed"]
+Mode = Literal["monolithic", "disaggregated", "conditional"]
+Connector = Literal["nixl", "example", "none"]
+EngineKind = Literal["vllm", "simulated"]
+OnPrefillLoss = Literal["retry", "local", "fail"]
+
+ROLES_OF_MODE: Mapping[str, tuple[str, ...]] = {
+    "monolithic": ("mixed",),
+    "disaggregated": ("prefill", "decode"),
+    "conditional": ("mixed",),
+}
+"""The pools a mode needs at least one ready engine in. Any role can serve a whole request when strictness allows it."""
+
+
+# --- Routing table -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Slo:
+    """A model's targets at p99."""
+
+    ttft_ms: float = 2000.0
+    itl_ms: float = 50.0
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """Go remote only if both are reached."""
+
+    min_uncached_tokens: int = 512
+    min_uncached_ratio: float = 0.3
+
+
+@dataclass(frozen=True)
+class Canary:
+    arm: str
+    mode: Mode
+    share: float
+
+
+@dataclass(frozen=True)
+class EngineRoute:
+    """One engine as routers see it. `url` is http://host:port without a path."""
+
+    id: str
+    url: str
+    role: Role
+    incarnation: int = 1
+    state: Literal["ready", "draining"] = "ready"
+    arm: str = "main"
+    weight: float = 1.0
+    node: str = ""
+    gpu: str = ""
+    tp: int = 1
+    dp: int = 1
+    compat: str = ""
+    max_num_seqs: int = 256
+    engine_key: str = ""
+    """Only for a `--table` FILE (trusted by its mode) whose engines were not started by an agent; published tables leave it
+    empty and routers derive the key (core.signing.engine_key)."""
+
+
+@dataclass(frozen=True)
+class ModelRoute:
+    name: str
+    mode: Mode
+    engines: tuple[EngineRoute, ...] = ()
+    aliases: tuple[str, ...] = ()
+    canary: Canary | None = None
+    connector: Connector = "none"
+    kv_lease_s: float = 30.0
+    block_size: int = 16
+    kv_bytes_per_token: int = 0
+    max_model_len: int = 0
+    """0: not known, the engine decides."""
+    on_prefill_loss: OnPrefillLoss = "retry"
+    strict: bool = False
+    conditional: Conditional = Conditional()
+    slo: Slo = Slo()
+
+
+@dataclass(frozen=True)
+class KeyEntry:
+    sha256: str
+    team: str
+    models: tuple[str, ...] = ("*",)
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_priority: int = 0
+
+
+@dataclass(frozen=True)
+class RoutingTable:
+    version: int
+    generation: int
+    epoch: int = 0
+    require_key: bool = False
+    keys: tuple[KeyEntry, ...] = ()
+    models: tuple[ModelRoute, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise ValueError(f"routing table version {self.version} is not supported (this router reads {VERSION})")
+        names = [name for model in self.models for name in (model.name, *model.aliases)]
+        if len(names) != len(set(names)):
+            raise ValueError("two models share a name or alias")
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """(epoch, generation): a router never applies a lower one than it has."""
+        return (self.epoch, self.generation)
+
+
+# --- Engine specs and commands: control -> agent -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of an engine: a node and the uuids of its GPUs."""
+
+    node: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """Everything an agent needs to start an engine. `env` maps variable name -> name of a node-side secret, never a value.
+
+    `port` and `side_port` 0 mean that the agent chooses free ones and tells them in its fact. `incarnation_floor` keeps
+    incarnations rising even if a node lost its disk: the agent starts incarnation max(own last, floor) + 1.
+    """
+
+    id: str
+    model: str
+    source: str
+    connector: Connector
+    ranks: tuple[Rank, ...]
+    kind: EngineKind
+    spec_generation: int
+    incarnation_floor: int = 0
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    port: int = 0
+    side_port: int = 0
+    args: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    gpu_kind: str = ""
+    kv_lease_s: float = 30.0
+    network_gbps: float = 100.0
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    """The model's Hugging Face config.json; the simulated engine computes its physics from it."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """The body of every agent task. Idempotent by (engine, spec_generation, rank): an agent ignores a command whose
+    generation is lower than the newest it has seen for that engine, and does an equal one at most once.
+
+    start: needs `spec`. stop, drain: need `engine`, `spec_generation`. tail_log: `engine`, `lines`. list_engines: nothing.
+    """
+
+    node: str
+    verb: Literal["start", "stop", "drain", "undrain", "list_engines", "tail_log"]
+    issued_at: float
+    engine: str = ""
+    spec_generation: int = 0
+    rank: int = 0
+    spec: EngineSpec | None = None
+    lines: int = 200
+    grace_s: float = 30.0
+    """stop: how long in-flight requests may finish before the process is killed."""
+
+
+# --- Facts: the present state of an agent or a router --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GpuFact:
+    uuid: str
+    index: int
+    kind: str
+    memory_bytes: int
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class EngineFact:
+    """One rank of an engine as its agent sees it. `state` is one of core.lifecycle.ENGINE.
+
+    `ready` is only claimed after a real generation succeeded. `quiet_since`: the engine showed running + waiting = 0 in at
+    least two scrapes a second apart, without a break since then. Times are Unix seconds on the node's clock.
+    """
+
+    id: str
+    model: str
+    rank: int
+    incarnation: int
+    spec_generation: int
+    state: str
+    kind: EngineKind
+    reason: str = ""
+    pid: int = 0
+    url: str = ""
+    side_port: int = 0
+    started_at: float = 0.0
+    ready_at: float | None = None
+    exit_code: int | None = None
+    running: int = 0
+    waiting: int = 0
+    quiet_since: float | None = None
+    scraped_at: float | None = None
+    compat: str = ""
+    version: str = ""
+    gpus: tuple[str, ...] = ()
+    log_tail: str = ""
+    """The last lines of the log of an engine that failed, at most 2 kB; empty otherwise."""
+
+
+@dataclass(frozen=True)
+class AgentFact:
+    """fact:agent:<node>"""
+
+    node: str
+    boot: str
+    """Random per start of the agent."""
+    seq: int
+    at: float
+    address: str
+    version: int = VERSION
+    gpus: tuple[GpuFact, ...] = ()
+    engines: tuple[EngineFact, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    network_gbps: float = 100.0
+
+
+@dataclass(frozen=True)
+class EngineLoad:
+    """What one router has open on one engine. `last_prefill_end` is Unix seconds on the router's clock."""
+
+    engine: str
+    incarnation: int
+    in_flight: int = 0
+    handoffs: int = 0
+    last_prefill_end: float | None = None
+
+
+@dataclass(frozen=True)
+class RouterFact:
+    """fact:router:<id>"""
+
+    router: str
+    boot: str
+    seq: int
+    at: float
+    epoch: int
+    generation: int
+    version: int = VERSION
+    url: str = ""
+    loads: tuple[EngineLoad, ...] = ()
+    set_aside: tuple[str, ...] = ()
+    """Engines that this router does not use now because they failed it."""
+
+
+# --- Telemetry: msgpack maps on the Valkey stream names.TELEMETRY_STREAM, field "r" -----------------------------------------
+
+RecordKind = Literal["gpu", "engine", "router", "request", "node"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One message. `source` is "agent:<node>" or "router:<id>", `seq` rises by one per source and start (`boot`): a hole
+    is a gap to be shown. `rows` are maps of the row classes below for `kind`. `at`: Unix seconds on the source's clock."""
+
+    v: int
+    source: str
+    boot: str
+    seq: int
+    at: float
+    kind: RecordKind
+    rows: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class GpuRow:
+    """A share is 0..1; None means not known, never 0."""
+
+    uuid: str
+    engine: str = ""
+    tensor: float | None = None
+    """Tensor-core activity, average of the last second."""
+    tensor_peak: float | None = None
+    dram: float | None = None
+    memory_used_bytes: int | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Cumulative since the engine started, as Prometheus gives it: `counts[i]` observations <= `bounds[i]` seconds."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    sum: float
+    count: float
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """Counters and histograms are cumulative per incarnation. Histogram names: ttft, itl, queue, prefill, decode, transfer
+    (seconds). Counter names: prompt_tokens, generation_tokens, requests, prefix_queries, prefix_hits, local_tokens,
+    external_tokens, transfer_bytes, transfers, transfers_failed, leases_expired, preemptions."""
+
+    engine: str
+    model: str
+    incarnation: int
+    state: str
+    running: int
+    waiting: int
+    kv_usage: float | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    node: str
+    cpu: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    dropped: int = 0
+    """Records that this agent could not send since it started."""
+
+
+@dataclass(frozen=True)
+class RouterRow:
+    router: str
+    in_flight: int
+    requests: int
+    failed: int
+    retried: int
+    handoffs_open: int
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class RequestRow:
+    """One finished request. Never holds prompts or answers. Durations are ms, None where the stage did not happen."""
+
+    id: str
+    model: str
+    path: str
+    reason: str
+    status: int
+    outcome: Literal["ok", "client_error", "engine_error", "cancelled", "cut"]
+    arrived_at: float
+    stream: bool = False
+    prefill_engine: str = ""
+    decode_engine: str = ""
+    prefill_ms: float | None = None
+    handoff_ms: float | None = None
+    ttft_ms: float | None = None
+    total_ms: float | None = None
+    itl_ms: tuple[float, ...] = ()
+    """Gaps between the first 256 chunks, in order."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    kv_bytes: int | None = None
+    retries: int = 0

@@ -1,0 +1,230 @@
+"""What exists: nodes, GPUs, models, pools, engines; and what was asked for: operations and audit.
+
+Desired state lives in rows, written only by `control.actions`; what was observed (facts) is written only by `control.loop`.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Node(models.Model):
+    """A machine with an agent."""
+
+    name = models.SlugField(max_length=63, unique=True)
+    labels = models.JSONField(default=dict, blank=True)
+    cordoned = models.BooleanField(default=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    # observed
+    address = models.CharField(max_length=255, blank=True)
+    network_gbps = models.FloatField(default=100.0)
+    agent_boot = models.CharField(max_length=64, blank=True)
+    seen_at = models.DateTimeField(null=True, blank=True)
+    lost = models.BooleanField(default=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Gpu(models.Model):
+    """One accelerator on a node. Rows follow the agent's fact."""
+
+    uuid = models.CharField(max_length=80, primary_key=True)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpus")
+    index = models.PositiveSmallIntegerField()
+    kind = models.CharField(max_length=32)
+    memory_bytes = models.BigIntegerField()
+    simulated = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ["node__name", "index"]
+
+
+class Mode(models.TextChoices):
+    MONOLITHIC = "monolithic", _("Monolithic")
+    CONDITIONAL = "conditional", _("Conditional")
+    DISAGGREGATED = "disaggregated", _("Disaggregated")
+
+
+class Role(models.TextChoices):
+    PREFILL = "prefill", _("Prefill")
+    DECODE = "decode", _("Decode")
+    MIXED = "mixed", _("Mixed")
+
+
+class Model(models.Model):
+    """A served model: what routers offer under a name."""
+
+    name = models.CharField(max_length=128, unique=True)
+    aliases = models.JSONField(default=list, blank=True)
+    source = models.CharField(max_length=512)
+    config = models.JSONField()
+    engine_kind = models.CharField(max_length=16)
+    engine_args = models.JSONField(default=dict, blank=True)
+    mode = models.CharField(max_length=16, choices=Mode.choices, default=Mode.MONOLITHIC)
+    connector = models.CharField(max_length=16, default="nixl")
+    kv_lease_s = models.FloatField(default=30.0)
+    block_size = models.PositiveIntegerField(default=16)
+    kv_bytes_per_token = models.BigIntegerField(default=0)
+    max_model_len = models.PositiveIntegerField(default=0)
+    on_prefill_loss = models.CharField(max_length=8, default="retry")
+    strict = models.BooleanField(default=False)
+    conditional_min_uncached_tokens = models.PositiveIntegerField(default=512)
+    conditional_min_uncached_ratio = models.FloatField(default=0.3)
+    slo_ttft_ms = models.FloatField(default=2000.0)
+    slo_itl_ms = models.FloatField(default=50.0)
+    generation = models.PositiveBigIntegerField(default=1)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["created_at", "id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Pool(models.Model):
+    """All engines of one model and one role, and how many there should be."""
+
+    model = models.ForeignKey(Model, on_delete=models.CASCADE, related_name="pools")
+    role = models.CharField(max_length=8, choices=Role.choices)
+    desired_engines = models.PositiveIntegerField(default=0)
+    tensor_parallel = models.PositiveSmallIntegerField(default=1)
+    gpu_kinds = models.JSONField(default=list, blank=True)
+    node_labels = models.JSONField(default=dict, blank=True)
+
+    class Meta:
+        ordering = ["model_id", "id"]
+        constraints = [models.UniqueConstraint(fields=["model", "role"], name="one_pool_per_model_and_role")]
+
+
+class Engine(models.Model):
+    """One vLLM (or simulated) server. `wanted` is desired, everything from `state` on is observed."""
+
+    id = models.CharField(max_length=16, primary_key=True)
+    model = models.ForeignKey(Model, on_delete=models.CASCADE, related_name="engines")
+    role = models.CharField(max_length=8, choices=Role.choices)
+    number = models.PositiveIntegerField()
+    """Rises per model; with the role's letter it makes the label (P1, D3, M2)."""
+    kind = models.CharField(max_length=16)
+    tensor_parallel = models.PositiveSmallIntegerField(default=1)
+    wanted = models.BooleanField(default=True)
+    spec_generation = models.PositiveBigIntegerField(default=1)
+    arm = models.CharField(max_length=32, default="main")
+    weight = models.FloatField(default=1.0)
+    created_at = models.DateTimeField(auto_now_add=True)
+    state = models.CharField(max_length=16, default="planned")
+    state_since = models.DateTimeField(auto_now_add=True)
+    reason = models.CharField(max_length=500, blank=True)
+    incarnation = models.PositiveBigIntegerField(default=0)
+    url = models.CharField(max_length=255, blank=True)
+    compat = models.CharField(max_length=64, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ready_at = models.DateTimeField(null=True, blank=True)
+    failures = models.PositiveIntegerField(default=0)
+    """Consecutive failed starts or crashes; back to 0 once it was ready for a minute."""
+    retry_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["model_id", "number"]
+        constraints = [models.UniqueConstraint(fields=["model", "number"], name="engine_number_per_model")]
+
+    @property
+    def label(self) -> str:
+        return f"{self.role[0].upper()}{self.number}"
+
+
+class Rank(models.Model):
+    """One process of an engine on one node. Its GPUs hold the reservation: a GPU belongs to at most one rank."""
+
+    engine = models.ForeignKey(Engine, on_delete=models.CASCADE, related_name="ranks")
+    index = models.PositiveSmallIntegerField(default=0)
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="ranks")
+
+    class Meta:
+        ordering = ["engine_id", "index"]
+        constraints = [models.UniqueConstraint(fields=["engine", "index"], name="rank_per_engine")]
+
+
+class Reservation(models.Model):
+    """This GPU is taken by this rank. Primary key = the GPU, so two ranks can never hold one."""
+
+    gpu = models.OneToOneField(Gpu, on_delete=models.PROTECT, primary_key=True, related_name="reservation")
+    rank = models.ForeignKey(Rank, on_delete=models.CASCADE, related_name="reservations")
+
+
+class Incarnation(models.Model):
+    """The history of an engine's starts."""
+
+    engine = models.ForeignKey(Engine, on_delete=models.CASCADE, related_name="incarnations")
+    number = models.PositiveBigIntegerField()
+    started_at = models.DateTimeField()
+    ready_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    reason = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["engine", "number"], name="incarnation_per_engine")]
+
+
+class TableState(models.Model):
+    """One row (id 1): the newest routing table. Epoch rises when a database is restored."""
+
+    epoch = models.PositiveBigIntegerField(default=0)
+    generation = models.PositiveBigIntegerField(default=0)
+    document = models.JSONField(null=True, blank=True)
+    published_at = models.DateTimeField(null=True, blank=True)
+
+
+class Operation(models.Model):
+    """One change that somebody asked for. `state` is one of core.lifecycle.OPERATION."""
+
+    verb = models.CharField(max_length=32)
+    model = models.ForeignKey(Model, null=True, blank=True, on_delete=models.SET_NULL, related_name="operations")
+    state = models.CharField(max_length=16, default="pending")
+    actor = models.CharField(max_length=150)
+    reason = models.CharField(max_length=500, blank=True)
+    before = models.JSONField(default=dict, blank=True)
+    after = models.JSONField(default=dict, blank=True)
+    outcome = models.CharField(max_length=500, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["state"]), models.Index(fields=["-created_at"])]
+
+
+class Step(models.Model):
+    """A part of an operation as carried out by the loop. `state` is one of core.lifecycle.STEP."""
+
+    operation = models.ForeignKey(Operation, on_delete=models.CASCADE, related_name="steps")
+    index = models.PositiveIntegerField()
+    verb = models.CharField(max_length=32)
+    engine = models.CharField(max_length=16, blank=True)
+    state = models.CharField(max_length=16, default="waiting")
+    reason = models.CharField(max_length=500, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["operation_id", "index"]
+        constraints = [models.UniqueConstraint(fields=["operation", "index"], name="step_per_operation")]
+
+
+class AuditEntry(models.Model):
+    """Append-only: the app's database role may neither update nor delete here."""
+
+    at = models.DateTimeField(auto_now_add=True)
+    actor = models.CharField(max_length=150)
+    verb = models.CharField(max_length=32)
+    subject = models.CharField(max_length=255)
+    reason = models.CharField(max_length=500, blank=True)
+    before = models.JSONField(default=dict, blank=True)
+    after = models.JSONField(default=dict, blank=True)
+    operation = models.ForeignKey(Operation, null=True, blank=True, on_delete=models.PROTECT, related_name="audit")
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["subject", "-id"])]

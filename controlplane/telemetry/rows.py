@@ -1,0 +1,145 @@
+"""The rows of live topics: what a page shows. Whole rows replace whole rows by `id`; the field `type` says which class.
+
+Topic "fleet" holds one FleetRow, one ModelRow per model, one EngineLiveRow per engine, one NodeLiveRow per node and one
+OperationRow for each of the newest 20 operations. Topic "model:<name>" holds that model's rows only. A number that is not
+known is None, never 0. Windows are part of the names' docs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LatencyMs:
+    """Percentiles of one latency over a window; None without samples."""
+
+    p50: float | None
+    p99: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class FleetRow:
+    """id "fleet"."""
+
+    id: str
+    type: str
+    requests_per_s: float | None
+    """Last minute."""
+    failed: int
+    """Requests lost or failed by us in the last 5 minutes (not client errors)."""
+    ttft: LatencyMs
+    """5 minutes, worst model by share of its SLO; `ttft_model` names it."""
+    ttft_model: str
+    ttft_slo_ms: float | None
+    itl: LatencyMs
+    itl_model: str
+    itl_slo_ms: float | None
+    transfer: LatencyMs
+    """KV transfer, all pairs, 5 minutes."""
+    transfer_bytes_per_s: float | None
+    transfers_failed: int
+    effective_gpus: float | None
+    """Sum of busy shares over the last minute, stale GPUs left out."""
+    effective_by_role: dict[str, float]
+    gpus: int
+    """GPUs with fresh samples."""
+    gpus_stale: int
+    spare_gpus: int
+    output_tokens_per_s: float | None
+    gaps: int
+    """Telemetry records missing in the last 5 minutes."""
+    table_generation: int
+    spark: dict[str, list[float | None]]
+    """Last 40 samples 5 s apart of requests_per_s, ttft_p99, itl_p99, transfer_p99."""
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """id "model:<name>"."""
+
+    id: str
+    type: str
+    name: str
+    mode: str
+    connector: str
+    tensor_parallel: int
+    gpus: int
+    requests_per_s: float | None
+    ttft: LatencyMs
+    itl: LatencyMs
+    slo_ttft_ms: float
+    slo_itl_ms: float
+    transfer: LatencyMs
+    """Last minute."""
+    transfer_bytes_per_s: float | None
+    transfer_histogram: list[int]
+    """24 log-spaced buckets from 1 ms to 10 s, last 10 minutes."""
+    pools: dict[str, dict[str, float | int | None]]
+    """Per role: engines, ready, desired, gpus, tensor, dram (shares), waiting, running."""
+
+
+@dataclass(frozen=True)
+class EngineLiveRow:
+    """id "engine:<id>"."""
+
+    id: str
+    type: str
+    engine: str
+    label: str
+    model: str
+    role: str
+    state: str
+    state_since: float
+    reason: str
+    node: str
+    gpu_indices: list[int]
+    gpu_uuids: list[str]
+    incarnation: int
+    tensor: list[float | None]
+    """Per GPU, last second."""
+    dram: list[float | None]
+    running: int | None
+    waiting: int | None
+    kv_usage: float | None
+    sampled_at: float | None
+    """When the newest sample was taken; the page shows stale from 5 s on."""
+
+
+@dataclass(frozen=True)
+class NodeLiveRow:
+    """id "node:<name>"."""
+
+    id: str
+    type: str
+    name: str
+    state: str
+    """ok, silent or lost."""
+    gpus: int
+    spare: list[int]
+    """Indices of GPUs that no engine holds."""
+    gpu_kind: str
+    cpu: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    sampled_at: float | None
+
+
+@dataclass(frozen=True)
+class OperationRow:
+    """id "operation:<id>"."""
+
+    id: str
+    type: str
+    number: int
+    verb: str
+    model: str
+    state: str
+    actor: str
+    reason: str
+    outcome: str
+    created_at: float
+    finished_at: float | None
+    steps_done: int
+    steps_total: int
