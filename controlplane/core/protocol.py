@@ -275,7 +275,7 @@ class RouterFact:
     """Engines that this router does not use now because they failed it."""
 
 
-# --- Telemetry: msgpack maps on the Valkey stream names.TELEMETRY_STREAM, field "r" -----------------------------------------
+# --- Telemetry: msgpack maps on the Valkey stream names.TELEMETRY_STREAM, field "r" ---------------------------------------
 
 RecordKind = Literal["gpu", "engine", "router", "request", "node"]
 
