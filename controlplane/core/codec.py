@@ -41,7 +41,7 @@ def decode(cls: type[T], data: Any, path: str = "") -> T:
     """`data` as an instance of the dataclass `cls`. Raises WrongShape; never coerces a wrong type."""
     if not isinstance(data, Mapping):
         raise WrongShape(path, f"expected an object, got {type(data).__name__}")
-    hints, required = _fields(cls)
+    hints, required = _fields(cls)  # type: ignore[arg-type]  # a class is hashable
     values: dict[str, Any] = {}
     for name, hint in hints.items():
         where = f"{path}.{name}" if path else name
