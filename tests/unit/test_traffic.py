@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -14,10 +14,11 @@ from controlplane.traffic.generator import Generator
 from controlplane.traffic.lengths import Lengths, load_lengths
 
 Answer = Callable[[bytes], bytes]
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Callable[[Answer], "asyncio.Future[str]"]]:
+async def serve() -> AsyncIterator[Callable[[Answer], Awaitable[str]]]:
     servers: list[asyncio.Server] = []
 
     async def start(answer: Answer) -> str:
@@ -46,16 +47,13 @@ def test_the_sample_keeps_the_traces_lengths_within_the_limits() -> None:
 
 
 async def test_a_chunked_stream_counts_as_answered_only_with_its_end(serve) -> None:
-    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    whole = await serve(lambda _: head + b"6\r\ndata: \r\nd\r\n1\n\ndata: [DO\r\n5\r\nNE]\n\n\r\n0\r\n\r\n")
-    cut = await serve(lambda _: head + b"9\r\ndata: 1\n\n\r\n0\r\n\r\n")
+    whole = await serve(lambda _: CHUNKED + b"6\r\ndata: \r\nc\r\n1\n\ndata: [DO\r\n5\r\nNE]\n\n\r\n0\r\n\r\n")
+    cut = await serve(lambda _: CHUNKED + b"9\r\ndata: 1\n\n\r\n0\r\n\r\n")
     assert await Router(whole).chat({"model": "m"}) is True
     assert await Router(cut).chat({"model": "m"}) is False
 
 
-@pytest.mark.parametrize(
-    "nonsense", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"]
-)
+@pytest.mark.parametrize("nonsense", [b"", b"garbage\r\n\r\n", CHUNKED + b"zz\r\n"])
 async def test_nonsense_from_a_router_is_an_unavailable_router(serve, nonsense: bytes) -> None:
     with pytest.raises(RouterUnavailable):
         await Router(await serve(lambda _: nonsense)).chat({"model": "m"})
