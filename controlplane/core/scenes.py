@@ -1,0 +1,111 @@
+"""The fleets that `up` can start with: which nodes, which models, which pools. Pure data.
+
+A scene says only what is desired; `manage.py seed_fleet` writes it once, `up` starts an agent per node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.core.protocol import Connector, EngineKind, Mode, Role
+
+
+@dataclass(frozen=True)
+class SceneNode:
+    """A node that `up` runs an agent for on this machine. `accelerators`: the agent's option, e.g. `sim:8xh100-sxm`."""
+
+    name: str
+    accelerators: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ScenePool:
+    role: Role
+    engines: int
+    tensor_parallel: int = 1
+
+
+@dataclass(frozen=True)
+class SceneModel:
+    """`config` names a file of `controlplane/fleet/model_configs/`; `source` is what the engine loads, with `{state}`
+    replaced by the state folder's absolute path. `tiny` says that `up` first makes the tiny real model at `source`."""
+
+    name: str
+    source: str
+    config: str
+    engine_kind: EngineKind
+    mode: Mode
+    connector: Connector
+    pools: tuple[ScenePool, ...]
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    slo_ttft_ms: float = 2000.0
+    slo_itl_ms: float = 50.0
+    tiny: bool = False
+
+
+@dataclass(frozen=True)
+class Scene:
+    nodes: tuple[SceneNode, ...] = ()
+    models: tuple[SceneModel, ...] = ()
+
+
+_DEMO = Scene(
+    nodes=tuple(SceneNode(name, "sim:8xh100-sxm") for name in ("n1", "n2", "n3")),
+    models=(
+        SceneModel(
+            name="llama-3.1-70b",
+            source="meta-llama/Llama-3.1-70B-Instruct",
+            config="llama-3.1-70b.json",
+            engine_kind="simulated",
+            mode="disaggregated",
+            connector="nixl",
+            pools=(ScenePool("prefill", 2, tensor_parallel=4), ScenePool("decode", 2, tensor_parallel=4)),
+            engine_args={"max_model_len": 32768, "max_num_seqs": 128},
+            slo_ttft_ms=1500.0,
+            slo_itl_ms=50.0,
+        ),
+        SceneModel(
+            name="qwen3-8b",
+            source="Qwen/Qwen3-8B",
+            config="qwen3-8b.json",
+            engine_kind="simulated",
+            mode="monolithic",
+            connector="nixl",
+            pools=(ScenePool("mixed", 4),),
+            engine_args={"max_model_len": 32768, "max_num_seqs": 128},
+            slo_ttft_ms=800.0,
+            slo_itl_ms=40.0,
+        ),
+    ),
+)
+
+_VLLM = Scene(
+    nodes=(SceneNode("n1", "cpu:2"),),
+    models=(
+        SceneModel(
+            name="tiny-llama",
+            source="{state}/models/tiny-llama",
+            config="tiny-llama.json",
+            engine_kind="vllm",
+            mode="disaggregated",
+            connector="nixl",
+            pools=(ScenePool("prefill", 1), ScenePool("decode", 1)),
+            engine_args={
+                "block_size": 32,
+                "dtype": "float32",
+                "enforce_eager": True,
+                "kv_cache_memory_bytes": 64 << 20,
+                "max_model_len": 2048,
+                "max_num_seqs": 16,
+            },
+            slo_ttft_ms=5000.0,
+            slo_itl_ms=500.0,
+            tiny=True,
+        ),
+    ),
+)
+
+SCENES: Mapping[str, Scene] = {"demo": _DEMO, "vllm": _VLLM, "none": Scene()}
