@@ -202,7 +202,10 @@ class Step(models.Model):
     operation = models.ForeignKey(Operation, on_delete=models.CASCADE, related_name="steps")
     index = models.PositiveIntegerField()
     verb = models.CharField(max_length=32)
+    role = models.CharField(max_length=8, blank=True)
+    """start, stop: the pool whose engine is meant; retask: the new role."""
     engine = models.CharField(max_length=16, blank=True)
+    """Empty until the loop has chosen one."""
     state = models.CharField(max_length=16, default="waiting")
     reason = models.CharField(max_length=500, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)

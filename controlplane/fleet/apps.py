@@ -1,0 +1,8 @@
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class FleetConfig(AppConfig):
+    name = "controlplane.fleet"
+    label = "fleet"
