@@ -1,0 +1,43 @@
+"""What every page of the console needs: the viewer's theme and role."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import AnonymousUser, User
+from django.http import HttpRequest
+from django.utils.functional import SimpleLazyObject
+from django.utils.translation import gettext
+
+THEME_COOKIE = "theme"
+THEMES = ("dark", "light")
+ROLES = ("admin", "operator", "owner", "viewer")
+"""Names of the groups that carry a role, the strongest first."""
+
+
+def theme(request: HttpRequest) -> str:
+    """`dark` or `light` if the viewer chose one, else "" (the system decides). Kept in a cookie so that no page flashes."""
+    chosen = request.COOKIES.get(THEME_COOKIE, "")
+    return chosen if chosen in THEMES else ""
+
+
+def role(user: User | AnonymousUser) -> str:
+    """The strongest role of a user as a word to show; "" for a visitor who is not signed in."""
+    if not user.is_authenticated:
+        return ""
+    held = set(user.groups.values_list("name", flat=True))
+    if user.is_superuser:
+        held.add("admin")
+    words = {
+        "admin": gettext("admin"),
+        "operator": gettext("operator"),
+        "owner": gettext("owner"),
+        "viewer": gettext("viewer"),
+    }
+    return next((words[name] for name in ROLES if name in held), gettext("no role"))
+
+
+def console(request: HttpRequest) -> dict[str, Any]:
+    """Template context processor. The role is looked up only by a page that shows it."""
+    user = getattr(request, "user", AnonymousUser())
+    return {"theme": theme(request), "role": SimpleLazyObject(lambda: role(user))}
