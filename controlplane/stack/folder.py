@@ -1,0 +1,116 @@
+"""The state folder: its layout, its secrets, and small files written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.core import names, signing
+from controlplane.stack.errors import StackError
+
+
+@dataclass(frozen=True)
+class StateFolder:
+    """`path` is absolute. Nothing is read or made until asked for."""
+
+    path: Path
+
+    @property
+    def secrets(self) -> Path:
+        return self.path / "secrets"
+
+    @property
+    def fleet_key(self) -> Path:
+        return self.secrets / "fleet.key"
+
+    @property
+    def django_key(self) -> Path:
+        return self.secrets / "django.key"
+
+    @property
+    def postgres(self) -> Path:
+        return self.path / "postgres"
+
+    @property
+    def valkey(self) -> Path:
+        return self.path / "valkey"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def router(self) -> Path:
+        return self.path / "router"
+
+    def node(self, name: str) -> Path:
+        """An agent's own folder."""
+        return self.path / "nodes" / name
+
+    def node_key(self, name: str) -> Path:
+        """The file with one node's key, made from the fleet secret if it is not there."""
+        file = self.secrets / "nodes" / f"{name}.key"
+        key = signing.node_key(self.fleet_key.read_bytes(), name)
+        if not file.is_file() or file.read_bytes() != key:
+            write_private(file, key)
+        return file
+
+    def create(self) -> StateFolder:
+        """Make what is missing. Others may pass through `path` (PostgreSQL may run as another user), not read it.
+        Raises StackError when the folder cannot be used."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if self.path.stat().st_uid != os.geteuid():
+                raise StackError(f"{self.path} belongs to another user: choose your own with --state, or become that user")
+            self.path.chmod(0o711)
+            for folder in (self.secrets, self.secrets / "nodes", self.logs, self.run, self.router, self.path / "nodes"):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            (self.path / "models").mkdir(mode=0o700, exist_ok=True)
+            self._keys()
+        except OSError as error:
+            raise StackError(
+                f"cannot use the state folder {self.path}: {error.strerror}; choose another with --state"
+            ) from error
+        return self
+
+    def environment(self) -> dict[str, str]:
+        """Where every process finds the folder and its keys. Holds paths, no secrets."""
+        return {
+            names.ENV_STATE: str(self.path),
+            names.ENV_FLEET_SECRET_FILE: str(self.fleet_key),
+            names.ENV_DJANGO_SECRET_FILE: str(self.django_key),
+        }
+
+    def _keys(self) -> None:
+        if not self.fleet_key.is_file():
+            write_private(self.fleet_key, secrets.token_bytes(32))
+        if not self.django_key.is_file():
+            write_private(self.django_key, secrets.token_urlsafe(48).encode())
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Replace `file` with `content`, 0600, atomically: a reader sees the old or the new one, also after a crash."""
+    making = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    making.rename(file)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The JSON object in `file`; empty if there is no such file or it does not hold one."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
