@@ -16,8 +16,8 @@ from pathlib import Path
 
 
 def main(folder: Path) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     watched: list[tuple[int, int]] = []
     for line in sys.stdin:
         pid, number = line.split()

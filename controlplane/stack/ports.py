@@ -43,7 +43,8 @@ def holder(port: int) -> str:
     except (psutil.Error, OSError):
         return "another process"
     for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+        address = connection.laddr
+        if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
             try:
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
             except psutil.Error:

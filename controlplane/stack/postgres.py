@@ -39,6 +39,7 @@ _SETTINGS = {
     "max_wal_size": "512MB",
     "wal_level": "minimal",
     "max_wal_senders": "0",
+    "max_logical_replication_workers": "0",
     "max_worker_processes": "4",
     "max_parallel_workers": "2",
     "max_parallel_workers_per_gather": "0",
@@ -85,6 +86,14 @@ class EmbeddedPostgres:
         self._passwords = passwords
         self._identity: Identity | None = None
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def app_url(self) -> str:
+        return self.urls.app
+
+    @property
+    def owner_url(self) -> str:
+        return self.urls.owner
 
     @property
     def identity(self) -> Identity:
@@ -226,8 +235,8 @@ class EmbeddedPostgres:
         data, program = self._major(), self._program_major()
         if data != program:
             raise StackError(
-                f"{self.data} was made by PostgreSQL {data} but the programs are {program}: set TWINPOOL_POSTGRES_BIN to those "
-                f"of {data}, or choose another --state"
+                f"{self.data} was made by PostgreSQL {data} but the programs are {program}: set TWINPOOL_POSTGRES_BIN to "
+                f"those of {data}, or choose another --state"
             )
 
 

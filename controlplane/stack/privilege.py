@@ -66,8 +66,8 @@ def identity_for(programs: Path, home: Path) -> Identity:
     if shutil.which("unshare") and _runs(inside := Identity(0, 0, programs, prefix)):
         return inside
     raise StackError(
-        f"PostgreSQL does not run as root, and no other user reaches {home} here: choose a state folder that others may pass "
-        "through (--state /var/lib/twinpool), start as an ordinary user, or set TWINPOOL_DATABASE_URL"
+        f"PostgreSQL does not run as root, and no other user reaches {home} here: choose a state folder that others may "
+        "pass through (--state /var/lib/twinpool), start as an ordinary user, or set TWINPOOL_DATABASE_URL"
     )
 
 
