@@ -1,0 +1,188 @@
+"""Mergeable latency histograms: logarithmic buckets, so that any quantile is right within 1% and sums of sketches are exact.
+
+A sketch counts values in buckets (g^(i-1), g^i] with g = 1.02/0.98 ≈ 1.0202, answered by the point whose relative distance
+to both ends is equal (the bucket scheme of DDSketch, Masson et al., VLDB 2019). Percentiles of percentiles do not exist
+here: merge sketches, then ask. Values carry the caller's unit (telemetry uses milliseconds). Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+RELATIVE_ERROR = 0.01
+GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
+MIN_VALUE = 1e-3
+"""Smaller values (0 included) count as this one: in milliseconds, a microsecond."""
+MAX_VALUE = 1e8
+
+_LOG_GAMMA = math.log(GAMMA)
+_MIN_INDEX = math.ceil(math.log(MIN_VALUE) / _LOG_GAMMA)
+_MAX_INDEX = math.ceil(math.log(MAX_VALUE) / _LOG_GAMMA)
+_OPEN_START = 1 / 64
+"""A cumulative histogram's first bucket starts at 0, which has no logarithm: its counts are spread from bound/64 on."""
+_FORMAT = 1
+_HEAD = struct.Struct("<BxHdd")
+_BUCKET = struct.Struct("<hf")
+
+
+class BadSketch(ValueError):
+    """Bytes that `Sketch.to_bytes` did not write."""
+
+
+def bucket_index(value: float) -> int:
+    """The bucket of a value; values outside MIN_VALUE..MAX_VALUE fall into the outermost ones."""
+    if value <= MIN_VALUE:
+        return _MIN_INDEX
+    return min(math.ceil(math.log(value) / _LOG_GAMMA), _MAX_INDEX)
+
+
+def bucket_value(index: int) -> float:
+    """The value that stands for all values of a bucket, off by at most RELATIVE_ERROR."""
+    return 2 * math.pow(GAMMA, index) / (GAMMA + 1)
+
+
+class Sketch:
+    """Counts per logarithmic bucket. Counts may be fractions, because cumulative histograms are spread over buckets."""
+
+    __slots__ = ("buckets", "count", "sum")
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, float] = {}
+        self.count = 0.0
+        self.sum = 0.0
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Sketch:
+        sketch = cls()
+        for value in values:
+            sketch.add(value)
+        return sketch
+
+    def add(self, value: float, count: float = 1.0) -> None:
+        index = bucket_index(value)
+        self.buckets[index] = self.buckets.get(index, 0.0) + count
+        self.count += count
+        self.sum += value * count
+
+    def add_spread(self, low: float, high: float, count: float) -> None:
+        """`count` values somewhere in (low, high], taken as evenly spread between them (what Prometheus assumes too).
+        `sum` is left alone: a cumulative histogram tells its exact sum."""
+        for index, share in _spread(low, high):
+            self.buckets[index] = self.buckets.get(index, 0.0) + count * share
+        self.count += count
+
+    def merge(self, other: Sketch) -> None:
+        for index, count in other.buckets.items():
+            self.buckets[index] = self.buckets.get(index, 0.0) + count
+        self.count += other.count
+        self.sum += other.sum
+
+    def quantile(self, q: float) -> float | None:
+        """The smallest value that at least q (0..1) of all values do not exceed, within RELATIVE_ERROR; None when empty."""
+        if not self.buckets:
+            return None
+        ordered = sorted(self.buckets.items())
+        rank = max(q * math.fsum(count for _, count in ordered) - 1e-6, 0.0)
+        seen = 0.0
+        for index, count in ordered:
+            seen += count
+            if seen >= rank and count > 0:
+                return bucket_value(index)
+        return bucket_value(ordered[-1][0])
+
+    def histogram(self, edges: Sequence[float]) -> list[int]:
+        """Counts between neighbouring edges (len(edges) - 1 of them); values beyond the ends go to the outermost ones."""
+        counts = [0.0] * (len(edges) - 1)
+        for index, count in self.buckets.items():
+            value = bucket_value(index)
+            slot = sum(1 for edge in edges[1:-1] if value > edge)
+            counts[slot] += count
+        return [round(count) for count in counts]
+
+    def to_bytes(self) -> bytes:
+        """Compact form for storage: version, number of buckets, count, sum, then (index, float32 count) in order."""
+        ordered = sorted(self.buckets.items())
+        return _HEAD.pack(_FORMAT, len(ordered), self.count, self.sum) + b"".join(
+            _BUCKET.pack(index, count) for index, count in ordered
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Sketch:
+        """Raises BadSketch."""
+        try:
+            version, size, count, total = _HEAD.unpack_from(data)
+            if version != _FORMAT or len(data) != _HEAD.size + size * _BUCKET.size:
+                raise BadSketch("not a sketch of this version")
+            sketch = cls()
+            sketch.buckets = dict(_BUCKET.iter_unpack(data[_HEAD.size :]))
+        except struct.error as error:
+            raise BadSketch("too short for a sketch") from error
+        sketch.count, sketch.sum = count, total
+        return sketch
+
+
+def merged(sketches: Iterable[Sketch]) -> Sketch:
+    total = Sketch()
+    for sketch in sketches:
+        total.merge(sketch)
+    return total
+
+
+@lru_cache(maxsize=4096)
+def _spread(low: float, high: float) -> tuple[tuple[int, float], ...]:
+    """The buckets that (low, high] overlaps, with the share of the interval's width in each. Shares add up to 1."""
+    low = max(low, high * _OPEN_START)
+    first, last = bucket_index(low), bucket_index(high)
+    if high <= low or first == last:
+        return ((last, 1.0),)
+    shares = []
+    for index in range(first, last + 1):
+        start = max(low, math.pow(GAMMA, index - 1))
+        end = min(high, math.pow(GAMMA, index))
+        if end > start:
+            shares.append((index, (end - start) / (high - low)))
+    scale = 1 / math.fsum(share for _, share in shares)
+    return tuple((index, share * scale) for index, share in shares)
+
+
+def from_cumulative(
+    bounds: Sequence[float],
+    counts: Sequence[float],
+    total: float,
+    sum_: float,
+    before: tuple[Sequence[float], float, float] | None = None,
+    scale: float = 1.0,
+) -> Sketch:
+    """What a cumulative (Prometheus) histogram gained since `before` (its counts, total and sum), as a sketch.
+
+    `counts[i]` values are <= `bounds[i]`; `total` counts them all, so total - counts[-1] lie above the last bound and are
+    taken as equal to it (Prometheus answers that bound too). `scale` turns the histogram's unit into the sketch's (1000:
+    seconds to milliseconds). A counter that went backwards was reset: everything it shows now is new.
+    """
+    old_counts, old_total, old_sum = before or ([0.0] * len(counts), 0.0, 0.0)
+    if total < old_total or len(old_counts) != len(counts) or any(n < o for n, o in zip(counts, old_counts, strict=False)):
+        old_counts, old_total, old_sum = [0.0] * len(counts), 0.0, 0.0
+    sketch = Sketch()
+    low, below = 0.0, 0.0
+    for bound, count, old in zip(bounds, counts, old_counts, strict=True):
+        gained = count - old
+        if gained > below:
+            sketch.add_spread(low * scale, bound * scale, gained - below)
+        below = max(below, gained)
+        low = bound
+    above = (total - old_total) - below
+    if above > 0 and bounds:
+        index = bucket_index(bounds[-1] * scale)
+        sketch.buckets[index] = sketch.buckets.get(index, 0.0) + above
+        sketch.count += above
+    sketch.sum = max(sum_ - old_sum, 0.0) * scale
+    return sketch
+
+
+def log_edges(low: float, high: float, count: int) -> list[float]:
+    """`count` + 1 edges of `count` buckets, evenly spaced on a log scale from `low` to `high`."""
+    step = math.log(high / low) / count
+    return [low * math.exp(step * index) for index in range(count + 1)]
