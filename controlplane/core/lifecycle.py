@@ -19,7 +19,7 @@ def _table(**moves: str) -> States:
 
 
 ENGINE = _table(
-    planned="starting stopped failed",
+    planned="starting stopping stopped failed",
     starting="verifying failed stopping stopped lost",
     verifying="ready failed stopping stopped lost",
     ready="draining failed stopping stopped lost",
@@ -64,4 +64,16 @@ def move(table: States, current: str, target: str) -> str:
         return target
     if target not in table.get(current, frozenset()):
         raise IllegalMove(f"{current} cannot become {target}")
+    return target
+
+
+def observe(table: States, current: str, target: str) -> str:
+    """`target`, if any chain of moves leads there: what is observed may have passed states that nobody saw.
+    Raises IllegalMove."""
+    reached, frontier = {current}, [current]
+    while frontier and target not in reached:
+        frontier = [each for state in frontier for each in table.get(state, frozenset()) if each not in reached]
+        reached.update(frontier)
+    if target not in table or target not in reached:
+        raise IllegalMove(f"{current} can never become {target}")
     return target
