@@ -1,0 +1,212 @@
+"""Desired and observed state in, the steps between them out, each with a reason. Pure; every tick computes it afresh.
+
+The plan of a satisfied desire is empty. Nothing is stopped that could hold a request: a wanted engine is never stopped, an
+unwanted one only once `core.drain` says so or if it never served.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from controlplane.core.drain import drain
+from controlplane.core.observe import MAX_FAILURES
+from controlplane.core.placement import Placement, Want, place
+from controlplane.core.plan import Action, Create, Halt, Plan, Release, Restart, Retire, Send, Verb
+from controlplane.core.world import DrainMark, EngineState, GpuState, PoolState, Sent, World
+
+RESEND_S = 5.0
+"""A command not seen to work is sent again after this long: it may have been lost with the broker."""
+UNACKNOWLEDGED_S = 30.0
+"""A start that the agent never mentioned in this time gets a new generation."""
+REPLACE_LOST_S = 60.0
+"""An engine whose node has been lost this long is replaced, if there is room elsewhere."""
+DEFAULT_LEASE_S = 30.0
+OVER = frozenset({"stopped", "failed"})
+"""States told by an agent in which no process is left."""
+
+
+def reconcile(world: World) -> Plan:
+    """One tick's plan. `world` already holds what `core.observe` made of this tick's facts."""
+    actions: list[Action] = []
+    waiting: dict[str, str] = {}
+    drains: dict[str, DrainMark] = {}
+    for engine in world.engines:
+        if engine.wanted:
+            actions += _wanted(engine, world, waiting)
+        else:
+            actions += _unwanted(engine, world, waiting, drains)
+    actions += _strangers(world)
+    actions += _pools(world, waiting)
+    return Plan(tuple(actions), waiting, drains)
+
+
+# --- one engine ----------------------------------------------------------------------------------------------------------
+
+
+def _wanted(engine: EngineState, world: World, waiting: dict[str, str]) -> list[Action]:
+    if engine.state in ("planned", "starting"):
+        return _start(engine, world, waiting)
+    if engine.state == "stopped":
+        return [Restart(engine.id, engine.spec_generation, engine.reason or "it stopped although it is wanted")]
+    if engine.state == "failed":
+        return _again(engine, world, waiting)
+    if engine.state == "ready" and any(fact and fact.state == "draining" for fact in world.reports(engine)):
+        return _send_all(engine, "undrain", "it is wanted again", world)
+    return []
+
+
+def _start(engine: EngineState, world: World, waiting: dict[str, str]) -> list[Action]:
+    facts = world.reports(engine)
+    if facts and all(fact and fact.spec_generation >= engine.spec_generation for fact in facts):
+        return []
+    if not world.heard(engine):
+        waiting[engine.id] = "its node is silent"
+        return []
+    if engine.state == "starting" and world.now - engine.state_since >= UNACKNOWLEDGED_S:
+        return [Restart(engine.id, engine.spec_generation, "its agent never acknowledged the start")]
+    return _send_all(engine, "start", engine.reason or "it is wanted", world)
+
+
+def _again(engine: EngineState, world: World, waiting: dict[str, str]) -> list[Action]:
+    if engine.failures >= MAX_FAILURES:
+        waiting[engine.id] = engine.reason
+        return []
+    if engine.retry_at is not None and world.now < engine.retry_at:
+        return []
+    return [Restart(engine.id, engine.spec_generation, f"attempt {engine.failures + 1} after: {engine.reason}")]
+
+
+def _unwanted(engine: EngineState, world: World, waiting: dict[str, str], drains: dict[str, DrainMark]) -> list[Action]:
+    if engine.state == "stopped":
+        return _after_stop(engine, world)
+    if engine.state == "stopping":
+        return _send_all(engine, "stop", engine.reason or "it is not wanted", world)
+    if engine.state == "lost":
+        waiting[engine.id] = "its node is lost; it is stopped when the node comes back"
+        return []
+    if engine.state == "failed":
+        return [Halt(engine.id, "stopped", "it is not wanted and has failed")]
+    if engine.state != "draining":
+        return [Halt(engine.id, "stopping", "it is not wanted and serves nobody")]
+    lease_s = next((model.kv_lease_s for model in world.models if model.name == engine.model), DEFAULT_LEASE_S)
+    judged = drain(engine, world.reports(engine), world, lease_s)
+    if judged.mark:
+        drains[engine.id] = judged.mark
+    if judged.done:
+        return [Halt(engine.id, "stopping", "it is drained")]
+    waiting[engine.id] = f"draining: {judged.waits_for}"
+    if all(fact and fact.state == "ready" for fact in world.reports(engine)):
+        return _send_all(engine, "drain", "it is not wanted", world)
+    return []
+
+
+def _after_stop(engine: EngineState, world: World) -> list[Action]:
+    alive = [
+        Send(rank.node, engine.id, "stop", max(fact.spec_generation, engine.spec_generation), "it started late", index)
+        for index, (rank, fact) in enumerate(zip(engine.ranks, world.reports(engine), strict=True))
+        if fact and fact.state not in OVER
+    ]
+    if alive:
+        return [send for send in alive if _due(send, world)]
+    return [Release(engine.id, "it has stopped")] if engine.holds_gpus else []
+
+
+def _send_all(engine: EngineState, verb: Verb, reason: str, world: World) -> list[Action]:
+    """The command for every rank whose node is heard and was not sent it just now."""
+    sends: list[Action] = []
+    for index, rank in enumerate(engine.ranks):
+        node = world.node(rank.node)
+        send = Send(rank.node, engine.id, verb, engine.spec_generation, reason, index)
+        if node is not None and node.fact is not None and _due(send, world):
+            sends.append(send)
+    return sends
+
+
+def _due(send: Send, world: World) -> bool:
+    at = world.sent.get(Sent(send.engine, send.verb, send.generation, send.rank))
+    return at is None or world.now - at >= RESEND_S
+
+
+def _strangers(world: World) -> list[Action]:
+    """Engines that agents run and no row knows."""
+    known = {engine.id for engine in world.engines}
+    sends = [
+        Send(node.name, fact.id, "stop", fact.spec_generation, "no row knows it", fact.rank)
+        for node in world.nodes
+        if node.fact is not None
+        for fact in node.fact.engines
+        if fact.id not in known and fact.state not in OVER
+    ]
+    return [send for send in sends if _due(send, world)]
+
+
+# --- pools ---------------------------------------------------------------------------------------------------------------
+
+
+def _pools(world: World, waiting: dict[str, str]) -> list[Action]:
+    """Make missing engines and retire surplus ones, pool by pool in order. GPUs promised in this plan count as taken."""
+    actions: list[Action] = []
+    taken: set[str] = set()
+    desired = {(pool.model, pool.role) for pool in world.pools}
+    for pool in world.pools:
+        members = [each for each in world.engines if each.wanted and (each.model, each.role) == (pool.model, pool.role)]
+        actions += _surplus(members, len(members) - pool.desired)
+        actions += _replace_lost(pool, members, world, taken)
+        for _ in range(pool.desired - len(members)):
+            created = _create(pool, world, taken, actions)
+            if isinstance(created, str):
+                waiting[f"{pool.model}/{pool.role}"] = created
+                break
+            actions.append(created)
+    actions += [
+        Retire(engine.id, "its pool is gone")
+        for engine in world.engines
+        if engine.wanted and (engine.model, engine.role) not in desired
+    ]
+    return actions
+
+
+def _surplus(members: list[EngineState], count: int) -> list[Action]:
+    """The engines that serve least go first; among serving ones the newest."""
+    order = ("failed", "lost", "planned", "stopped", "stopping", "starting", "verifying", "draining", "ready")
+    leaving = sorted(members, key=lambda each: (order.index(each.state), -each.number))[: max(0, count)]
+    return [Retire(engine.id, "its pool was made smaller") for engine in leaving]
+
+
+def _replace_lost(pool: PoolState, members: list[EngineState], world: World, taken: set[str]) -> list[Action]:
+    """Retire engines lost for long where another place exists; the pool's shortage then makes the new one."""
+    leaving: list[Action] = []
+    if len(members) > pool.desired:
+        return leaving
+    for engine in members:
+        if engine.state == "lost" and world.now - engine.state_since >= REPLACE_LOST_S:
+            placement, _ = place(_want(pool, world, leaving), world.nodes, _free(world.gpus, taken))
+            if placement is not None:
+                taken.update(placement.gpus)
+                leaving.append(Retire(engine.id, f"its node has been lost for {REPLACE_LOST_S:.0f} s; it is replaced"))
+    return leaving
+
+
+def _create(pool: PoolState, world: World, taken: set[str], planned: list[Action]) -> Create | str:
+    placement, reasons = place(_want(pool, world, planned), world.nodes, _free(world.gpus, taken))
+    if placement is None:
+        return "; ".join(reasons)
+    taken.update(placement.gpus)
+    return Create(pool.model, pool.role, placement, _why_here(pool, placement))
+
+
+def _why_here(pool: PoolState, placement: Placement) -> str:
+    return f"pool {pool.model}/{pool.role} wants {pool.desired} engines; {placement.node} has room"
+
+
+def _want(pool: PoolState, world: World, planned: list[Action]) -> Want:
+    peers = Counter(
+        rank.node for engine in world.engines if engine.model == pool.model and engine.wanted for rank in engine.ranks
+    )
+    peers.update(each.placement.node for each in planned if isinstance(each, Create) and each.model == pool.model)
+    return Want(pool.tensor_parallel, pool.gpu_kinds, pool.node_labels, peers)
+
+
+def _free(gpus: tuple[GpuState, ...], taken: set[str]) -> tuple[GpuState, ...]:
+    return tuple(replace(gpu, engine="(planned)") if gpu.uuid in taken else gpu for gpu in gpus)

@@ -1,0 +1,63 @@
+"""The routing table that the fleet's rows amount to. Pure.
+
+An engine is listed as ready only if its agent said so after a real generation and it is wanted; as draining while it still
+may hold somebody's work. Lost, stopping, starting and failed engines are not listed. Engines of a silent but not lost node
+stay as they were recorded: the routers' own breakers judge them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal, cast
+
+from controlplane.core.protocol import VERSION, EngineRoute, ModelRoute, Role, RoutingTable
+from controlplane.core.world import EngineState
+
+DEFAULT_MAX_NUM_SEQS = 256
+
+
+def build_table(
+    models: Iterable[ModelRoute], engines: Iterable[EngineState], max_num_seqs: dict[str, int], stamp: tuple[int, int]
+) -> RoutingTable:
+    """The table with epoch and generation `stamp`. `models` come without engines; `max_num_seqs` is per model name."""
+    listed: dict[str, list[EngineRoute]] = {}
+    for engine in sorted(engines, key=lambda each: each.number):
+        state = _listed_as(engine)
+        if state:
+            seqs = max_num_seqs.get(engine.model, DEFAULT_MAX_NUM_SEQS)
+            listed.setdefault(engine.model, []).append(_route(engine, state, seqs))
+    routes = tuple(replace(model, engines=tuple(listed.get(model.name, ()))) for model in models)
+    return RoutingTable(version=VERSION, epoch=stamp[0], generation=stamp[1], models=routes)
+
+
+def _listed_as(engine: EngineState) -> Literal["ready", "draining", ""]:
+    if not engine.url or engine.state not in ("ready", "draining"):
+        return ""
+    return "ready" if engine.wanted and engine.state == "ready" else "draining"
+
+
+def _route(engine: EngineState, state: Literal["ready", "draining"], max_num_seqs: int) -> EngineRoute:
+    return EngineRoute(
+        id=engine.id,
+        url=engine.url,
+        role=cast(Role, engine.role),
+        incarnation=engine.incarnation,
+        state=state,
+        arm=engine.arm,
+        weight=engine.weight,
+        node=engine.ranks[0].node if engine.ranks else "",
+        gpu=engine.gpu_kind,
+        tp=engine.tensor_parallel,
+        compat=engine.compat,
+        max_num_seqs=max_num_seqs,
+    )
+
+
+def next_stamp(current: tuple[int, int], seen: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """The stamp of a changed table. Normally the next generation; a new epoch if somebody already has a higher stamp than
+    ours, which happens only after the database was restored from a backup."""
+    newest = max(seen, default=current)
+    if newest > current:
+        return (newest[0] + 1, current[1] + 1)
+    return (current[0], current[1] + 1)
