@@ -1,0 +1,149 @@
+"""What an agent is told at its start: command line for the plain, environment for the secret. Checked once, here."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from controlplane.core import names
+from controlplane.core.accelerators import MEMORY_BYTES
+
+T = TypeVar("T")
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""What nodes, engines and secrets are called: safe as a file name, a queue name and a part of a key."""
+
+MAX_SIMULATED = 64
+
+
+class BadConfig(ValueError):
+    """The agent cannot start with this command line or environment; the message names the remedy."""
+
+
+@dataclass(frozen=True)
+class Accelerators:
+    """`source` is sim, cpu or nvml; `count` and `kind` are of simulated GPUs and CPU slots only."""
+
+    source: str
+    count: int = 0
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    node: str
+    state: Path
+    accelerators: Accelerators
+    address: str
+    broker_url: str = field(repr=False)
+    telemetry_url: str = field(repr=False)
+    node_key: bytes = field(repr=False)
+    network_gbps: float = 100.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    log_limit_bytes: int = 16 * 2**20
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+
+def read_config(argv: Sequence[str] | None, environ: Mapping[str, str]) -> AgentConfig:
+    """The configuration from a command line and an environment. Raises BadConfig, or SystemExit 2 for a bad option."""
+    options = _parser().parse_args(argv)
+    broker = environ.get(names.ENV_VALKEY_URL, "")
+    if not broker:
+        raise BadConfig(f"{names.ENV_VALKEY_URL} is not set: give the broker as redis://:password@host:port/0")
+    key_file = environ.get(names.ENV_NODE_KEY_FILE, "")
+    if not key_file:
+        raise BadConfig(f"{names.ENV_NODE_KEY_FILE} is not set: give the file with this node's key")
+    return AgentConfig(
+        node=options.node,
+        state=options.state.resolve(),
+        accelerators=options.accelerators,
+        address=options.address,
+        broker_url=broker,
+        telemetry_url=environ.get(names.ENV_TELEMETRY_URL) or broker,
+        node_key=_read_key(Path(key_file)),
+        network_gbps=options.network_gbps,
+        labels=dict(options.label),
+        log_limit_bytes=options.log_limit_bytes,
+    )
+
+
+def parse_accelerators(text: str) -> Accelerators:
+    """`sim:8xh100-sxm`, `cpu:2` or `nvml`. Raises ValueError saying what is allowed."""
+    source, _, rest = text.partition(":")
+    if source == "nvml" and not rest:
+        return Accelerators("nvml")
+    if source == "cpu" and rest.isdecimal() and 1 <= int(rest) <= MAX_SIMULATED:
+        return Accelerators("cpu", int(rest), "cpu")
+    count, _, kind = rest.partition("x")
+    if source == "sim" and count.isdecimal() and 1 <= int(count) <= MAX_SIMULATED and kind in MEMORY_BYTES:
+        return Accelerators("sim", int(count), kind)
+    raise ValueError(
+        f"{text!r:.60} is not one of nvml, cpu:N, sim:NxKIND (N up to {MAX_SIMULATED}; KIND: {', '.join(MEMORY_BYTES)})"
+    )
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        mode = path.stat().st_mode
+        key = path.read_bytes()
+    except OSError as error:
+        raise BadConfig(f"cannot read the node key {path}: {error.strerror}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise BadConfig(f"the node key {path} can be read by others: chmod 600 {path}")
+    if len(key) != 32:
+        raise BadConfig(f"the node key {path} has {len(key)} bytes instead of 32: make it again on the control plane")
+    return key
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m workers", description="Twinpool's node agent: runs and watches engines.")
+    parser.add_argument("--node", required=True, type=_option(_name), help="this node's name")
+    parser.add_argument("--state", required=True, type=Path, help="the agent's own folder")
+    parser.add_argument(
+        "--accelerators", required=True, type=_option(parse_accelerators), help="nvml, cpu:2 or sim:8xh100-sxm"
+    )
+    parser.add_argument("--address", required=True, help="address that engines bind and routers use")
+    parser.add_argument("--network-gbps", type=_option(_rate), default=100.0, help="bandwidth to the other nodes")
+    parser.add_argument("--label", action="append", type=_option(_label), default=[], metavar="KEY=VALUE")
+    parser.add_argument("--log-limit-bytes", type=int, default=16 * 2**20, help="size at which an engine's log is rotated")
+    return parser
+
+
+def _option(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """`parse` for argparse, which would hide the message of a ValueError."""
+
+    def convert(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def _name(text: str) -> str:
+    if not NAME.fullmatch(text):
+        raise ValueError(f"{text!r:.80} is not a name: letters, digits, '.', '_' and '-', at most 63")
+    return text
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0.1 <= rate <= 100_000:
+        raise ValueError(f"{text!r:.40} is not a bandwidth in Gb/s from 0.1 to 100000")
+    return rate
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not NAME.fullmatch(key) or len(value) > 200:
+        raise ValueError(f"{text!r:.80} is not KEY=VALUE")
+    return key, value

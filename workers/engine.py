@@ -1,0 +1,383 @@
+"""One rank of an engine on this node: launched, watched, verified, scraped, drained, stopped. Lives in the agent's loop.
+
+Every change is on disk before it is told, so an agent that dies at any line finds the engine again: first the record of a
+new incarnation, then the process (whose environment carries the marker), then its pid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from controlplane.core.lifecycle import ENGINE, move
+from controlplane.core.protocol import EngineFact, EngineSpec
+from controlplane.core.signing import engine_key
+from workers import checks, logs, ports
+from workers.client import EngineClient, EngineSilent
+from workers.config import NAME, AgentConfig
+from workers.engines.base import Driver, Launch, Place, SpecRefused
+from workers.processes import EngineProcess, Exit, Marker, child_environment, kill_marked
+from workers.records import EngineRecord, RecordStore
+from workers.vitals import HUNG_AFTER_S, Vitals, after_miss, after_scrape
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SCRAPE_EVERY_S = 1.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
+TAIL_BYTES = 2000
+KEPT_INCARNATIONS = 3
+
+
+class GaveUp(Exception):
+    """An engine will not become ready."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the engines of an agent share."""
+
+    config: AgentConfig
+    store: RecordStore
+    drivers: Mapping[str, Driver]
+    gpu_index: Mapping[str, int]
+    changed: Callable[[], None]
+    """Called after every change of a fact."""
+    lost: Callable[[BaseException], None]
+    """Called when a task of an engine failed in a way nobody foresaw."""
+
+
+class Engine:
+    def __init__(self, record: EngineRecord, host: Host) -> None:
+        self.record = record
+        self.turn = asyncio.Lock()
+        """Held by whoever carries out a command on this engine."""
+        self.vitals = Vitals(time.time())
+        self._host = host
+        self._saving = asyncio.Lock()
+        self._process: EngineProcess | None = None
+        self._client: EngineClient | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._phases: asyncio.Task[str] | None = None
+        self._killer: asyncio.Task[None] | None = None
+
+    @property
+    def marker(self) -> Marker:
+        return Marker(self._host.config.node, self.record.id, self.record.rank, self.record.incarnation)
+
+    @property
+    def log_file(self) -> Path:
+        return self._host.config.logs / self.record.log_name
+
+    def fact(self) -> EngineFact:
+        """The engine's part of the agent's fact. Only for an engine that was once started."""
+        record, vitals = self.record, self.vitals
+        assert record.spec is not None
+        host = f"[{self._host.config.address}]" if ":" in self._host.config.address else self._host.config.address
+        serving = record.state in ("ready", "draining", "stopping")
+        return EngineFact(
+            id=record.id,
+            model=record.spec.model,
+            rank=record.rank,
+            incarnation=record.incarnation,
+            spec_generation=record.spec_generation,
+            state=record.state,
+            kind=record.spec.kind,
+            reason=record.reason or self._ailing(),
+            pid=record.pid,
+            url=f"http://{host}:{record.port}" if record.port else "",
+            side_port=record.side_port,
+            started_at=record.started_at,
+            ready_at=record.ready_at,
+            exit_code=record.exit_code,
+            running=vitals.page.running if vitals.page and serving else 0,
+            waiting=vitals.page.waiting if vitals.page and serving else 0,
+            quiet_since=vitals.quiet_since if serving else None,
+            scraped_at=vitals.scraped_at if serving else None,
+            compat=record.compat,
+            version=record.version,
+            gpus=record.gpus,
+            log_tail=record.log_tail,
+        )
+
+    def _ailing(self) -> str:
+        if self.record.state in ("ready", "draining") and self.vitals.hung(time.time()):
+            return f"hung: it answered no scrape for over {HUNG_AFTER_S:g} s ({self.vitals.problem})"
+        return ""
+
+    # --- Start
+
+    async def launch(self, spec: EngineSpec, rank: int, taken_ports: set[int], refusal: str) -> None:
+        """Starts a new incarnation. What cannot be started becomes `failed` with its reason; so does a `refusal` that the
+        agent found already. Never raises for that."""
+        before, config = self.record, self._host.config
+        self.record = EngineRecord(
+            id=spec.id,
+            rank=rank,
+            spec_generation=spec.spec_generation,
+            spec=spec,
+            incarnation=max(before.incarnation, spec.incarnation_floor) + 1,
+            state=move(ENGINE, before.state, "starting"),
+            started_at=time.time(),
+            port=before.port,
+            side_port=before.side_port,
+        )
+        self.vitals = Vitals(time.time())
+        try:
+            if refusal:
+                raise SpecRefused(refusal)
+            port = ports.choose(config.address, spec.port, before.port, taken_ports)
+            side = ports.choose(config.address, spec.side_port, before.side_port, taken_ports | {port})
+            self.record = replace(self.record, port=port, side_port=side)
+            await self._save()
+            launch = await asyncio.to_thread(self._prepare, spec)
+            env = child_environment(os.environ, launch.env, self.marker, config.state)
+            folder = self._folder(self.record.incarnation)
+            process = await asyncio.to_thread(EngineProcess.spawn, launch.argv, env, folder, self.log_file)
+        except (SpecRefused, OSError) as error:
+            log.warning("engine %s (generation %d) cannot start: %s", spec.id, spec.spec_generation, error)
+            await self._note("failed", reason=f"cannot start: {error}"[:1000], ended_at=time.time())
+            return
+        await self._note("starting", pid=process.pid, process=process.identity, start_timeout_s=launch.start_timeout_s)
+        log.info("engine %s incarnation %d started: pid %d, port %d", spec.id, self.record.incarnation, process.pid, port)
+        self._follow(process)
+
+    def adopt(self, process: EngineProcess) -> None:
+        """Goes on with a process that outlived an agent, in the state it was in."""
+        log.info("engine %s incarnation %d adopted: pid %d", self.record.id, self.record.incarnation, process.pid)
+        self.record = replace(self.record, pid=process.pid, process=process.identity)
+        self.vitals = Vitals(time.time())
+        self._follow(process)
+        if self.record.state == "stopping":
+            # Whether the last agent sent its SIGTERM is not known. A second one changes nothing.
+            process.terminate()
+            self._kill_at(self.record.stop_deadline or 0.0)
+
+    async def bury(self) -> None:
+        """Notes that the process of a live record ended while no agent ran."""
+        await self._ended(Exit(None), "it ended, or never started, while the agent was away")
+
+    def _prepare(self, spec: EngineSpec) -> Launch:
+        config, record = self._host.config, self.record
+        driver = self._host.drivers.get(spec.kind)
+        if driver is None:
+            raise SpecRefused(f"this agent runs no {spec.kind} engines")
+        self._clean_up()
+        folder, shared = self._folder(record.incarnation), config.state / "shared"
+        for each in (folder, shared, config.logs):
+            each.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place = Place(
+            host=config.address,
+            port=record.port,
+            side_port=record.side_port,
+            folder=folder,
+            shared=shared,
+            incarnation=record.incarnation,
+            engine_key=self._key(),
+            gpu_indices=tuple(self._host.gpu_index[uuid] for uuid in record.gpus),
+            secrets={name: read_secret(config.state, name) for name in spec.env.values()},
+        )
+        return driver.launch(spec, record.rank, place)
+
+    def _folder(self, incarnation: int) -> Path:
+        return self._host.config.state / "engines" / f"{self.record.id}.{self.record.rank}" / str(incarnation)
+
+    def _clean_up(self) -> None:
+        """Removes the folders of former incarnations, and logs older than the last few."""
+        shutil.rmtree(self._folder(0).parent, ignore_errors=True)
+        logs.prune(
+            self._host.config.logs, self.record.id, self.record.rank, keep=KEPT_INCARNATIONS, newest=self.record.incarnation
+        )
+
+    def _key(self) -> str:
+        return engine_key(self._host.config.node_key, self.record.id, self.record.incarnation)
+
+    # --- Life
+
+    def _follow(self, process: EngineProcess) -> None:
+        config = self._host.config
+        self._process = process
+        self._client = EngineClient(config.address, self.record.port, self._key())
+        self._phases = asyncio.create_task(self._serve(self._client)) if self.record.state != "stopping" else None
+        self._life = asyncio.create_task(self._live(process, self._phases))
+        self._life.add_done_callback(self._after_life)
+
+    def _after_life(self, life: asyncio.Task[None]) -> None:
+        error = None if life.cancelled() else life.exception()
+        if error:
+            self._host.lost(error)
+
+    async def _live(self, process: EngineProcess, phases: asyncio.Task[str] | None) -> None:
+        ended = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait({ended, phases} if phases else {ended}, return_when=asyncio.FIRST_COMPLETED)
+            gave_up = ""
+            if not ended.done() and phases and not phases.cancelled():
+                gave_up = phases.result()
+                log.warning("engine %s is killed: %s", self.record.id, gave_up)
+                process.kill()
+            how = await ended
+        finally:
+            ended.cancel()
+            if phases:
+                phases.cancel()
+        if self._killer:
+            self._killer.cancel()
+        # An engine that was killed leaves its own children behind, and they hold its GPUs.
+        await asyncio.to_thread(kill_marked, self._host.config.state, self.marker)
+        await self._ended(how, gave_up)
+
+    async def _serve(self, client: EngineClient) -> str:
+        """Brings a started engine to ready and then watches it for ever; returns why it was given up before."""
+        spec = self.record.spec
+        assert spec is not None
+        try:
+            if self.record.state == "starting":
+                await self._patiently("healthy", lambda: checks.healthy(client))
+                await self._note("verifying")
+            if self.record.state == "verifying":
+                told = await self._patiently("verified", lambda: checks.verify(client, spec))
+                self.vitals = Vitals(time.time())
+                await self._note("ready", ready_at=time.time(), version=told.version, compat=told.compat)
+                log.info("engine %s incarnation %d is ready", self.record.id, self.record.incarnation)
+        except GaveUp as error:
+            return str(error)
+        while True:
+            began = time.monotonic()
+            await self._scrape(client)
+            await asyncio.sleep(max(0.1, SCRAPE_EVERY_S - (time.monotonic() - began)))
+
+    async def _patiently(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        pause, deadline = FIRST_PAUSE_S, self.record.started_at + self.record.start_timeout_s
+        while True:
+            try:
+                return await attempt()
+            except checks.NeverRight as error:
+                raise GaveUp(str(error)) from error
+            except (EngineSilent, ValueError) as error:
+                if time.time() > deadline:
+                    raise GaveUp(f"not {what} within {self.record.start_timeout_s:g} s: {error}") from error
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE_S, pause * 1.3)
+
+    async def _scrape(self, client: EngineClient) -> None:
+        before = self.vitals
+        try:
+            self.vitals = after_scrape(before, await checks.scrape(client), time.time())
+        except (EngineSilent, ValueError) as error:
+            self.vitals = after_miss(before, str(error))
+        self._host.changed()
+
+    async def _ended(self, how: Exit, why: str) -> None:
+        if self._client:
+            self._client.close()
+        state = "stopped" if self.record.state == "stopping" else "failed"
+        reason = "" if state == "stopped" else f"{why or how} while {self.record.state}"
+        tail = "" if state == "stopped" else await asyncio.to_thread(self._tail_text)
+        log.log(
+            logging.INFO if state == "stopped" else logging.ERROR,
+            "engine %s incarnation %d is %s: %s", self.record.id, self.record.incarnation, state, reason or how,
+        )  # fmt: skip
+        self._process = None
+        await self._note(
+            state,
+            reason=reason,
+            exit_code=how.code,
+            ended_at=time.time(),
+            pid=0,
+            process="",
+            stop_deadline=None,
+            log_tail=tail,
+        )
+
+    def _tail_text(self) -> str:
+        try:
+            text = "\n".join(logs.tail(self.log_file, 40, TAIL_BYTES))
+        except OSError as error:
+            return f"(the log cannot be read: {error.strerror})"
+        return text.replace(self._key(), "[engine key]").encode()[-TAIL_BYTES:].decode(errors="ignore")
+
+    # --- Commands
+
+    async def drain(self, state: str, ordered_at: float) -> None:
+        """`state`: draining or ready."""
+        await self._note(state, drain_ordered_at=ordered_at)
+
+    async def renumber(self, generation: int) -> None:
+        await self._note(self.record.state, spec_generation=generation)
+
+    async def stop(self, generation: int, grace_s: float) -> None:
+        """Asks the process to end, and kills all of it after `grace_s`. Returns at once; `gone` waits. A second stop can
+        only shorten the time."""
+        generation = max(generation, self.record.spec_generation)
+        process = self._process
+        if process is None:
+            await self._note("stopped", spec_generation=generation, ended_at=time.time(), reason="", log_tail="")
+            return
+        again, deadline = self.record.state == "stopping", time.time() + grace_s
+        if again:
+            deadline = min(deadline, self.record.stop_deadline or deadline)
+        await self._note("stopping", spec_generation=generation, stop_deadline=deadline, reason="")
+        if self._phases:
+            self._phases.cancel()
+        if not again:
+            process.terminate()
+        self._kill_at(deadline)
+
+    async def gone(self) -> None:
+        """Returns when no process of this engine is left."""
+        if self._life:
+            await asyncio.wait({self._life})
+
+    def _kill_at(self, deadline: float) -> None:
+        if self._killer:
+            self._killer.cancel()
+        self._killer = asyncio.create_task(self._kill(deadline))
+
+    async def _kill(self, deadline: float) -> None:
+        await asyncio.sleep(max(0.0, deadline - time.time()))
+        if self._process:
+            log.warning("engine %s did not stop in time and is killed", self.record.id)
+            self._process.kill()
+
+    async def close(self) -> None:
+        """Lets go of a running engine: the agent ends, the engine goes on."""
+        for task in (self._killer, self._phases, self._life):
+            if task:
+                task.cancel()
+                await asyncio.wait({task})
+        if self._client:
+            self._client.close()
+
+    # --- Memory
+
+    async def _note(self, state: str, **changes: Any) -> None:
+        self.record = replace(self.record, state=move(ENGINE, self.record.state, state), **changes)
+        try:
+            await self._save()
+        except OSError as error:
+            # The process runs on and can be found by its marker; the next change is written again.
+            log.error("the record of engine %s cannot be written: %s", self.record.id, error)
+        self._host.changed()
+
+    async def _save(self) -> None:
+        async with self._saving:
+            await asyncio.to_thread(self._host.store.save, self.record)
+
+
+def read_secret(state: Path, name: str) -> str:
+    """The value of a node-side secret, a file in the agent's folder. Raises SpecRefused naming the remedy."""
+    path = state / "secrets" / name
+    if not NAME.fullmatch(name):
+        raise SpecRefused(f"{name!r:.80} is not the name of a secret")
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecRefused(f"the secret {name} is not on this node: write its value to {path}") from error
