@@ -1,0 +1,182 @@
+"""The rows of every live topic at one moment, out of the board and the fleet. Pure.
+
+Numbers that are not known are None, never 0 (telemetry.figures says when).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from controlplane.core.sketches import log_edges
+from controlplane.telemetry.board import Board, GpuState
+from controlplane.telemetry.figures import (
+    FIVE_MINUTES_S,
+    MINUTE_S,
+    TEN_MINUTES_S,
+    effective_gpus,
+    engine_rate,
+    is_fresh,
+    latency,
+    mean,
+    model_sketch,
+    output_tallies,
+    pool_tallies,
+    requests_per_s,
+    total,
+    worst_model,
+)
+from controlplane.telemetry.fleet_view import EngineView, FleetView, ModelView
+from controlplane.telemetry.rows import EngineLiveRow, FleetRow, ModelRow, NodeLiveRow
+from controlplane.telemetry.topics import FLEET, model_topic
+
+TRANSFER_EDGES_MS = log_edges(1.0, 10_000.0, 24)
+SPARKS = ("requests_per_s", "ttft_p99", "itl_p99", "transfer_p99")
+
+
+def topics(board: Board, view: FleetView, now: float) -> dict[str, list[Any]]:
+    """All rows of all topics, keyed by topic."""
+    models = [model_row(board, view, model, now) for model in view.models]
+    engines = [engine_row(board, engine) for engine in view.engines.values()]
+    nodes = [node_row(board, view, name, now) for name in view.nodes]
+    fleet = fleet_row(board, view, now)
+    if board.spark_is_due(now):
+        note_spark(board, fleet, now)
+    fleet = replace(fleet, spark={name: [spark[name] for spark in board.sparks] for name in SPARKS})
+    found: dict[str, list[Any]] = {FLEET: [fleet, *models, *engines, *nodes, *view.operations]}
+    for row in models:
+        own_engines = [engine for engine in engines if engine.model == row.name]
+        own_operations = [operation for operation in view.operations if operation.model == row.name]
+        found[model_topic(row.name)] = [row, *own_engines, *own_operations]
+    return found
+
+
+def note_spark(board: Board, fleet: FleetRow, now: float) -> None:
+    values = (fleet.requests_per_s, fleet.ttft.p99, fleet.itl.p99, fleet.transfer.p99)
+    board.add_spark(now, dict(zip(SPARKS, values, strict=True)))
+
+
+def fleet_row(board: Board, view: FleetView, now: float) -> FleetRow:
+    ttft, itl = worst_model(board, view, "ttft", now), worst_model(board, view, "itl", now)
+    last_minute = total(pool_tallies(board, None, MINUTE_S, now))
+    five_minutes = total(pool_tallies(board, None, FIVE_MINUTES_S, now))
+    requests = total(window.over(FIVE_MINUTES_S, now) for window in board.models.values())
+    fresh = {gpu.uuid: board.gpus[gpu.uuid] for gpu in view.gpus if is_fresh(board.gpus.get(gpu.uuid), now)}
+    effective = effective_gpus(view.gpus, fresh, view, now)
+    return FleetRow(
+        id="fleet",
+        type="fleet",
+        requests_per_s=requests_per_s(board, board.models, now),
+        failed=round(requests.counters["failed"]),
+        ttft=ttft[0],
+        ttft_model=ttft[1],
+        ttft_slo_ms=ttft[2],
+        itl=itl[0],
+        itl_model=itl[1],
+        itl_slo_ms=itl[2],
+        transfer=latency(five_minutes.sketches["transfer"]),
+        transfer_bytes_per_s=engine_rate(board, last_minute, "transfer_bytes", now),
+        transfers_failed=round(five_minutes.counters["transfers_failed"]),
+        effective_gpus=sum(effective.values()) if effective else None,
+        effective_by_role={role: value for role, value in effective.items() if role},
+        gpus=len(fresh),
+        gpus_stale=len(view.gpus) - len(fresh),
+        spare_gpus=sum(not gpu.engine for gpu in view.gpus),
+        output_tokens_per_s=engine_rate(board, total(output_tallies(board, now)), "generation_tokens", now),
+        gaps=round(board.lost.over(FIVE_MINUTES_S, now).counters["records"]),
+        table_generation=view.table_generation,
+        spark={},
+    )
+
+
+def model_row(board: Board, view: FleetView, model: ModelView, now: float) -> ModelRow:
+    engines = [engine for engine in view.engines.values() if engine.model == model.name]
+    last_minute = total(pool_tallies(board, model.name, MINUTE_S, now))
+    ten_minutes = total(pool_tallies(board, model.name, TEN_MINUTES_S, now))
+    roles = dict.fromkeys([*(pool.role for pool in model.pools), *(engine.role for engine in engines)])
+    return ModelRow(
+        id=f"model:{model.name}",
+        type="model",
+        name=model.name,
+        mode=model.mode,
+        connector=model.connector,
+        tensor_parallel=max((pool.tensor_parallel for pool in model.pools), default=1),
+        gpus=sum(len(engine.gpus) for engine in engines),
+        requests_per_s=requests_per_s(board, [model.name], now),
+        ttft=latency(model_sketch(board, model.name, "ttft", now)),
+        itl=latency(model_sketch(board, model.name, "itl", now)),
+        slo_ttft_ms=model.slo_ttft_ms,
+        slo_itl_ms=model.slo_itl_ms,
+        transfer=latency(last_minute.sketches["transfer"]),
+        transfer_bytes_per_s=(None if model.connector == "none" else engine_rate(board, last_minute, "transfer_bytes", now)),
+        transfer_histogram=ten_minutes.sketches["transfer"].histogram(TRANSFER_EDGES_MS),
+        pools={role: pool_figures(board, model, role, engines, now) for role in roles},
+    )
+
+
+def pool_figures(
+    board: Board, model: ModelView, role: str, engines: list[EngineView], now: float
+) -> dict[str, float | int | None]:
+    """Counts from the fleet; tensor and dram: mean of the fresh GPUs' last minute; waiting and running: fresh engines."""
+    own = [engine for engine in engines if engine.role == role]
+    states = [board.gpus.get(gpu.uuid) for engine in own for gpu in engine.gpus]
+    fresh = [state for state in states if state is not None and is_fresh(state, now)]
+    live = [board.engines[engine.id].row for engine in own if is_fresh(board.engines.get(engine.id), now)]
+    return {
+        "engines": len(own),
+        "ready": sum(engine.state == "ready" for engine in own),
+        "desired": sum(pool.desired for pool in model.pools if pool.role == role),
+        "gpus": len(states),
+        "tensor": mean(state.tensor_mean.mean(now) for state in fresh),
+        "dram": mean(state.dram_mean.mean(now) for state in fresh),
+        "waiting": sum(row.waiting for row in live) if live else None,
+        "running": sum(row.running for row in live) if live else None,
+    }
+
+
+def engine_row(board: Board, engine: EngineView) -> EngineLiveRow:
+    """Numbers keep their last value when samples stop; `sampled_at` says how old they are."""
+    states = [board.gpus.get(gpu.uuid, GpuState()) for gpu in engine.gpus]
+    own = board.engines.get(engine.id)
+    row = own.row if own else None
+    seen = own.at if own else max((state.at for state in states), default=0.0)
+    return EngineLiveRow(
+        id=f"engine:{engine.id}",
+        type="engine",
+        engine=engine.id,
+        label=engine.label,
+        model=engine.model,
+        role=engine.role,
+        state=engine.state,
+        state_since=engine.state_since,
+        reason=engine.reason,
+        node=", ".join(engine.nodes),
+        gpu_indices=[gpu.index for gpu in engine.gpus],
+        gpu_uuids=[gpu.uuid for gpu in engine.gpus],
+        incarnation=engine.incarnation,
+        tensor=[state.tensor for state in states],
+        dram=[state.dram for state in states],
+        running=row.running if row else None,
+        waiting=row.waiting if row else None,
+        kv_usage=row.kv_usage if row else None,
+        sampled_at=seen or None,
+    )
+
+
+def node_row(board: Board, view: FleetView, name: str, now: float) -> NodeLiveRow:
+    gpus = [gpu for gpu in view.gpus if gpu.node == name]
+    state = board.nodes.get(name)
+    row = state.row if state else None
+    return NodeLiveRow(
+        id=f"node:{name}",
+        type="node",
+        name=name,
+        state="lost" if view.nodes[name] else "ok" if is_fresh(state, now) else "silent",
+        gpus=len(gpus),
+        spare=[gpu.index for gpu in gpus if not gpu.engine],
+        gpu_kind=gpus[0].kind if gpus else "",
+        cpu=row.cpu if row else None,
+        memory_used_bytes=row.memory_used_bytes if row else None,
+        memory_total_bytes=row.memory_total_bytes if row else None,
+        sampled_at=state.at if state else None,
+    )

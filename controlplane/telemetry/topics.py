@@ -1,0 +1,29 @@
+"""Live topics: their names, and the channel-layer group in which a change of one is announced."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from controlplane.core import names
+
+FLEET = "fleet"
+_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,80}")
+_TOPIC = re.compile(r"fleet|model:[^\x00-\x1f\x7f]{1,128}")
+
+
+def model_topic(model: str) -> str:
+    return f"model:{model}"
+
+
+def is_topic(topic: str) -> bool:
+    """Whether a topic of this name may exist."""
+    return bool(_TOPIC.fullmatch(topic))
+
+
+def group(topic: str) -> str:
+    """`live.<topic with ':' as '.'>`; a name that the channel layer does not take (such as one with a slash) is hashed."""
+    plain = topic.replace(":", ".")
+    if not _PLAIN.fullmatch(plain):
+        plain = "x." + hashlib.sha256(topic.encode()).hexdigest()[:32]
+    return f"{names.LIVE_CHANNEL_GROUP}.{plain}"
