@@ -106,7 +106,7 @@ _SHARED: dict[str, Rule] = {
 }
 
 ALLOWED: Mapping[str, Mapping[str, Rule]] = {
-    "simulated": _SHARED,
+    "simulated": {**_SHARED, "speed": Share(0.01, 1000.0)},
     "vllm": {
         **_SHARED,
         "async_scheduling": Flag(),
