@@ -23,6 +23,12 @@ class Config(BaseSettings):
     django_secret_file: Path | None = None
     console_origins: str = "http://127.0.0.1:8080,http://localhost:8080"
     debug: bool = False
+    # How long telemetry is kept. What a table holds: controlplane/telemetry/migrations/0002_tables.py
+    keep_node_second_hours: float = Field(default=2, gt=0)
+    keep_gpu_minute_days: float = Field(default=2, gt=0)
+    keep_engine_10s_days: float = Field(default=2, gt=0)
+    keep_pool_minute_days: float = Field(default=90, gt=0)
+    keep_request_days: float = Field(default=7, gt=0)
 
     def fleet_secret(self) -> bytes:
         """The fleet secret. Raises OSError when the file is missing."""
