@@ -12,6 +12,14 @@ from typing import Any
 from controlplane.core import names, signing
 from controlplane.stack.errors import StackError
 
+DEFAULT = ".twinpool"
+
+
+def chosen(option: str | None, root: Path) -> StateFolder:
+    """The state folder of `--state`, else TWINPOOL_STATE, else `.twinpool` in the checkout `root`."""
+    named = option or os.environ.get(names.ENV_STATE)
+    return StateFolder(Path(named).expanduser().resolve() if named else root / DEFAULT)
+
 
 @dataclass(frozen=True)
 class StateFolder:
@@ -70,15 +78,15 @@ class StateFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if self.path.stat().st_uid != os.geteuid():
                 raise StackError(f"{self.path} belongs to another user: choose your own with --state, or become that user")
+            if not self.secrets.is_dir() and any(self.path.iterdir()):
+                raise StackError(f"{self.path} holds other things: name an empty or new folder with --state")
             self.path.chmod(0o711)
-            for folder in (self.secrets, self.secrets / "nodes", self.logs, self.run, self.router, self.path / "nodes"):
+            for folder in (self.secrets, self.secrets / "nodes", self.logs, self.run, self.router, *self._work_folders()):
                 folder.mkdir(mode=0o700, exist_ok=True)
-            (self.path / "models").mkdir(mode=0o700, exist_ok=True)
             self._keys()
         except OSError as error:
-            raise StackError(
-                f"cannot use the state folder {self.path}: {error.strerror}; choose another with --state"
-            ) from error
+            message = f"cannot use the state folder {self.path}: {error.strerror}; choose another with --state"
+            raise StackError(message) from error
         return self
 
     def environment(self) -> dict[str, str]:
@@ -88,6 +96,9 @@ class StateFolder:
             names.ENV_FLEET_SECRET_FILE: str(self.fleet_key),
             names.ENV_DJANGO_SECRET_FILE: str(self.django_key),
         }
+
+    def _work_folders(self) -> tuple[Path, ...]:
+        return (self.path / "nodes", self.path / "models")
 
     def _keys(self) -> None:
         if not self.fleet_key.is_file():

@@ -1,0 +1,70 @@
+"""`up --detach`: the stack in a session of its own, its progress passed to the waiting terminal through a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from controlplane.stack.errors import StackError
+from controlplane.stack.options import Options
+from controlplane.stack.services import ROOT
+
+
+class Report:
+    """The supervisor's end of the pipe: JSON lines {"line"}, {"ready"}, {"failed"}. Without a descriptor, nothing."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def line(self, text: str) -> None:
+        self._send({"line": text})
+
+    def ready(self) -> None:
+        self._send({"ready": True})
+        self._close()
+
+    def failed(self, problem: str) -> None:
+        self._send({"failed": problem})
+        self._close()
+
+    def _send(self, message: dict[str, object]) -> None:
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):  # nobody waits any more
+                os.write(self._descriptor, json.dumps(message).encode() + b"\n")
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def start(options: Options, arguments: Sequence[str]) -> int:
+    """Start it and return when it is ready. Raises StackError when it does not get there."""
+    state = options.state.create()
+    reading, writing = os.pipe()
+    kept = [argument for argument in arguments if argument != "--detach"]
+    with (state.logs / "up.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "up", *kept, "--state", str(state.path), "--report-fd", str(writing)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[writing],
+            start_new_session=True,
+        )
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as messages:
+        for text in messages:
+            message = json.loads(text)
+            if "failed" in message:
+                raise StackError(message["failed"])
+            if "ready" in message:
+                return 0
+            print(message.get("line", ""), flush=True)
+    process.wait()
+    raise StackError(f"the stack ended while it started (exit code {process.returncode}): see {state.logs / 'up.log'}")

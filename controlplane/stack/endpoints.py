@@ -1,0 +1,124 @@
+"""Where PostgreSQL and Valkey are, embedded or external, and the secrets to reach them: kept in `secrets/endpoints.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from controlplane.core import names
+from controlplane.core.codec import WrongShape, decode
+from controlplane.stack.errors import StackError
+from controlplane.stack.folder import StateFolder, read_json, write_private
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Passwords and ports of the embedded servers (made once, ports moved when taken), and the URLs in use now."""
+
+    admin_password: str = field(default="", repr=False)
+    owner_password: str = field(default="", repr=False)
+    app_password: str = field(default="", repr=False)
+    valkey_password: str = field(default="", repr=False)
+    postgres_port: int = 0
+    valkey_port: int = 0
+    console_port: int = 0
+    router_port: int = 0
+    database_url: str = field(default="", repr=False)
+    owner_url: str = field(default="", repr=False)
+    valkey_url: str = field(default="", repr=False)
+    telemetry_url: str = field(default="", repr=False)
+    join_address: str = ""
+
+    def environment(self) -> dict[str, str]:
+        """The URLs for a management command. Holds secrets: for a process's environment only."""
+        urls = {
+            names.ENV_DATABASE_URL: self.database_url,
+            names.ENV_DATABASE_OWNER_URL: self.owner_url,
+            names.ENV_VALKEY_URL: self.valkey_url,
+            names.ENV_TELEMETRY_URL: self.telemetry_url,
+        }
+        return {name: url for name, url in urls.items() if url}
+
+
+@dataclass(frozen=True)
+class External:
+    """Servers that the operator runs; empty where the embedded one is wanted."""
+
+    database_url: str = field(default="", repr=False)
+    owner_url: str = field(default="", repr=False)
+    valkey_url: str = field(default="", repr=False)
+    telemetry_url: str = field(default="", repr=False)
+
+
+def external(environ: Mapping[str, str] = os.environ) -> External:
+    """The external servers named in the environment. Raises StackError for a URL that cannot be one."""
+    database = environ.get(names.ENV_DATABASE_URL, "")
+    found = External(
+        database_url=database,
+        owner_url=environ.get(names.ENV_DATABASE_OWNER_URL, "") or database,
+        valkey_url=environ.get(names.ENV_VALKEY_URL, ""),
+        telemetry_url=environ.get(names.ENV_TELEMETRY_URL, ""),
+    )
+    if found.owner_url and not database:
+        raise StackError(f"{names.ENV_DATABASE_OWNER_URL} is set without {names.ENV_DATABASE_URL}: set both or neither")
+    for name, url in ((names.ENV_DATABASE_URL, database), (names.ENV_DATABASE_OWNER_URL, found.owner_url)):
+        _check(name, url, ("postgresql", "postgres"), "postgresql://user:password@host:5432/name")
+    for name, url in ((names.ENV_VALKEY_URL, found.valkey_url), (names.ENV_TELEMETRY_URL, found.telemetry_url)):
+        check_broker_url(name, url)
+    return found
+
+
+def check_broker_url(name: str, url: str) -> None:
+    """Raises StackError, naming `name`, for a URL that no Valkey can have."""
+    _check(name, url, ("redis", "rediss"), "redis://:password@host:6379/0")
+
+
+def load(state: StateFolder) -> Endpoints:
+    """What is stored; passwords that are missing are made. Nothing is written."""
+    try:
+        stored = decode(Endpoints, read_json(_file(state)))
+    except WrongShape as error:
+        raise StackError(f"{_file(state)} is damaged ({error}): repair it, or choose another --state") from error
+    return replace(
+        stored,
+        admin_password=stored.admin_password or _password(),
+        owner_password=stored.owner_password or _password(),
+        app_password=stored.app_password or _password(),
+        valkey_password=stored.valkey_password or _password(),
+    )
+
+
+def store(state: StateFolder, endpoints: Endpoints) -> None:
+    write_private(_file(state), json.dumps(asdict(endpoints), indent=1).encode())
+
+
+def stored_environment(state: StateFolder) -> dict[str, str]:
+    """The environment in which a management command works on the stack of `state`; empty if there never was one."""
+    if not _file(state).is_file():
+        return {}
+    return state.environment() | load(state).environment()
+
+
+def _password() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def _file(state: StateFolder) -> Path:
+    return state.secrets / "endpoints.json"
+
+
+def _check(name: str, url: str, schemes: tuple[str, ...], example: str) -> None:
+    if not url:
+        return
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in schemes and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise StackError(f"{name} is no usable URL: write it like {example}")

@@ -1,0 +1,184 @@
+"""Which processes a stack consists of: their commands, environments, health checks, and the order they stop in. Decides
+only; `supervisor.py` runs them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controlplane.core import names
+from controlplane.core.scenes import Scene, SceneNode
+from controlplane.stack import health
+from controlplane.stack.endpoints import Endpoints
+from controlplane.stack.folder import StateFolder
+
+Check = Callable[[float], Awaitable[bool]]
+"""Whether a process that was started at this Unix time answers now."""
+
+# Stages of an ordered stop: what makes work first, then what serves, what runs engines, what records, what stores.
+SOURCES, ROUTERS, AGENTS, RECORDERS, SERVERS = range(5)
+PATIENCE_S: Mapping[int, float] = {SOURCES: 2.5, ROUTERS: 2.5, AGENTS: 5.0, RECORDERS: 1.5, SERVERS: 2.5}
+"""How long a stage may take before it is killed. Their sum, and a second for killing, stays below 15 s."""
+
+# Many small processes on one machine: one malloc arena each, and output line by line.
+_LEAN = {"PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2", "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+
+
+@dataclass(frozen=True)
+class Service:
+    """A process to supervise. `after`: events that must have happened before it is started."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    check: Check
+    stage: int
+    after: tuple[str, ...] = ()
+    port: int = 0
+    stop_signal: int = signal.SIGTERM
+    spawn: Mapping[str, Any] = field(default_factory=dict)
+    essential: bool = False
+    """A start fails, instead of trying on, when this one does not come up."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `up` was asked for, resolved."""
+
+    state: StateFolder
+    endpoints: Endpoints
+    scene: Scene
+    host: str
+    traffic: bool
+    origins: str
+    vllm_python: str = ""
+
+    @property
+    def console_url(self) -> str:
+        return f"http://{health.reachable(self.host)}:{self.endpoints.console_port}"
+
+    @property
+    def router_url(self) -> str:
+        return f"http://{health.reachable(self.host)}:{self.endpoints.router_port}"
+
+
+def control_plane(plan: Plan, base: Mapping[str, str]) -> list[Service]:
+    """Every process but the servers. `base`: the environment they start from, without secrets."""
+    common = {**base, **_LEAN, names.ENV_STATE: str(plan.state.path)}
+    services = [_web(plan, common), _router(plan, common), _control(plan, common), _ingest(plan, common)]
+    services += [_agent(plan, node, common) for node in plan.scene.nodes]
+    if plan.traffic:
+        services.append(_traffic(plan, common))
+    return services
+
+
+def django_environment(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
+    """For a process that imports Django, with the application's role."""
+    ends = plan.endpoints
+    return {
+        **base,
+        **_LEAN,
+        **plan.state.environment(),
+        **_brokers(plan),
+        names.ENV_DATABASE_URL: ends.database_url,
+        names.ENV_CONSOLE_ORIGINS: plan.origins,
+    }
+
+
+def _web(plan: Plan, common: Mapping[str, str]) -> Service:
+    port = plan.endpoints.console_port
+    argv = _python("-m", "uvicorn", "controlplane.asgi:application", "--host", plan.host, "--port", str(port))
+    return Service(
+        name="web",
+        argv=(*argv, "--no-access-log", "--timeout-graceful-shutdown", "2"),
+        env=django_environment(plan, common),
+        check=health.http(plan.host, port, "/healthz"),
+        stage=SOURCES,
+        after=("postgres", "valkey"),
+        port=port,
+        essential=True,
+    )
+
+
+def _router(plan: Plan, common: Mapping[str, str]) -> Service:
+    port = plan.endpoints.router_port
+    cache = plan.state.router / "table.json"
+    return Service(
+        name="router",
+        argv=_python("-m", "controlplane.router", "--host", plan.host, "--port", str(port), "--cache", str(cache)),
+        env={**common, **_brokers(plan), names.ENV_FLEET_SECRET_FILE: str(plan.state.fleet_key)},
+        check=health.http(plan.host, port, "/livez"),
+        stage=ROUTERS,
+        after=("valkey",),
+        port=port,
+        essential=True,
+    )
+
+
+def _control(plan: Plan, common: Mapping[str, str]) -> Service:
+    schedule = str(plan.state.run / "celerybeat")
+    worker = ("-m", "celery", "-A", "controlplane.celery", "worker", "-Q", names.CONTROL_QUEUE, "-n", "control@twinpool")
+    lean = ("-P", "threads", "-c", "4", "--without-gossip", "--without-mingle", "-B", "-s", schedule, "-l", "INFO")
+    return Service(
+        name="control",
+        argv=_python(*worker, *lean),
+        env=django_environment(plan, common),
+        check=health.alive(2.0),
+        stage=SOURCES,
+        after=("provisioned",),
+    )
+
+
+def _ingest(plan: Plan, common: Mapping[str, str]) -> Service:
+    return Service(
+        name="ingest",
+        argv=_python("manage.py", "ingest"),
+        env=django_environment(plan, common),
+        check=health.alive(2.0),
+        stage=RECORDERS,
+        after=("provisioned",),
+    )
+
+
+def _agent(plan: Plan, node: SceneNode, common: Mapping[str, str]) -> Service:
+    labels = [part for key, value in sorted(node.labels.items()) for part in ("--label", f"{key}={value}")]
+    where = ("--state", str(plan.state.node(node.name)), "--accelerators", node.accelerators, "--address", "127.0.0.1")
+    vllm = {names.ENV_VLLM_PYTHON: plan.vllm_python} if plan.vllm_python else {}
+    return Service(
+        name=f"agent-{node.name}",
+        argv=_python("-m", "workers", "--node", node.name, *where, *labels),
+        env={**common, **_brokers(plan), **vllm, names.ENV_NODE_KEY_FILE: str(plan.state.node_key(node.name))},
+        check=health.agent(plan.endpoints.valkey_url, node.name),
+        stage=AGENTS,
+        after=("valkey",),
+        stop_signal=signal.SIGUSR1,
+    )
+
+
+def _traffic(plan: Plan, common: Mapping[str, str]) -> Service:
+    return Service(
+        name="traffic",
+        argv=_python("-m", "controlplane.traffic", "--router", plan.router_url),
+        env=common,
+        check=health.alive(0.5),
+        stage=SOURCES,
+        after=("served",),
+    )
+
+
+def _brokers(plan: Plan) -> dict[str, str]:
+    ends = plan.endpoints
+    telemetry = {names.ENV_TELEMETRY_URL: ends.telemetry_url} if ends.telemetry_url else {}
+    return {names.ENV_VALKEY_URL: ends.valkey_url, **telemetry}
+
+
+def _python(*args: str) -> tuple[str, ...]:
+    return (sys.executable, *args)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout: every process runs here."""
