@@ -133,7 +133,21 @@ def _environment(spec: EngineSpec, place: Place, on_cpu: bool) -> dict[str, str]
     if spec.source.startswith("/"):
         env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if on_cpu:
-        env |= {"PYTHONPATH": str(CPU_SITE), "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        env |= _cpu_environment(place)
     else:
         env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, place.gpu_indices))}
+    return env
+
+
+def _cpu_environment(place: Place) -> dict[str, str]:
+    env = {
+        "PYTHONPATH": str(CPU_SITE),
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        # The worker inside the engine core: as a process of its own it spins on sched_yield between steps, which on a
+        # busy small machine costs seconds per answer.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+    if place.host.startswith("127."):
+        env["UCX_NET_DEVICES"] = "lo"  # else UCX listens on every address of the machine
     return env
