@@ -12,6 +12,7 @@ ENV_FLEET_SECRET_FILE = "TWINPOOL_FLEET_SECRET_FILE"  # 0600, 32 bytes; control 
 ENV_NODE_KEY_FILE = "TWINPOOL_NODE_KEY_FILE"  # 0600, 32 bytes; one node's agent
 ENV_DJANGO_SECRET_FILE = "TWINPOOL_DJANGO_SECRET_FILE"
 ENV_VLLM_PYTHON = "TWINPOOL_VLLM_PYTHON"  # interpreter that can import vllm
+ENV_ADMIN_PASSWORD = "TWINPOOL_ADMIN_PASSWORD"  # of the first admin user; read by seed_fleet alone
 ENV_CONSOLE_ORIGINS = "TWINPOOL_CONSOLE_ORIGINS"  # comma-separated origins allowed to open the console and its sockets
 ENV_ENGINE_KEY = "VLLM_API_KEY"  # given to an engine process; vLLM's own name, used by simulated engines too
 
