@@ -147,5 +147,6 @@ STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
     "controlplane.console.finders.WheelFilesFinder",
 ]
-STATIC_ROOT = _config.state / "static"
+# No collectstatic: whitenoise finds the files at start, in the checkout and in the wheels.
+STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True

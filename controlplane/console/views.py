@@ -17,6 +17,26 @@ from django.views.decorators.http import require_safe
 from controlplane.console.forms import LoginForm
 from controlplane.console.live_state import snapshot
 
+FLEET_MODULES = (
+    "i18n",
+    "format",
+    "dom",
+    "clock",
+    "rows",
+    "socket",
+    "connection",
+    "engines",
+    "say",
+    "meters",
+    "kpis",
+    "tile",
+    "flow",
+    "band",
+    "nodes",
+    "feed",
+)
+"""What static/js/fleet.js imports, told ahead so that the browser fetches all at once instead of level by level."""
+
 
 class Login(LoginView):
     template_name = "console/login.html"
@@ -44,4 +64,4 @@ def healthz(_request: HttpRequest) -> HttpResponse:
 def fleet(request: HttpRequest) -> HttpResponse:
     """The fleet page with the newest rows in it, so that the first paint has real numbers."""
     first = {"now": time.time(), "frame": snapshot("fleet")}
-    return render(request, "console/fleet.html", {"first": first})
+    return render(request, "console/fleet.html", {"first": first, "history_url": "/history/gpus", "modules": [f"js/{name}.js" for name in FLEET_MODULES]})

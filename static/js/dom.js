@@ -28,9 +28,8 @@ export function attr(node, name, value) {
   }
 }
 
-export function hide(node, hidden) {
-  if (node.hidden !== hidden) node.hidden = hidden;
-}
+// As an attribute, because SVG elements have no `hidden` property.
+export const hide = (node, hidden) => attr(node, "hidden", hidden);
 
 const drawn = new WeakMap();
 

@@ -1,0 +1,74 @@
+// The newest operations: what, on which model, by whom, why, and how it ended.
+import { attr, el, hide, keyed, text } from "./dom.js";
+import { clock, number, utc } from "./format.js";
+import { gettext } from "./i18n.js";
+import { announce, say } from "./say.js";
+
+const SHOWN = 20;
+
+const VERBS = {
+  scale: gettext("Scale"),
+  mode: gettext("Mode"),
+  retask: gettext("Flip role"),
+  drain: gettext("Drain"),
+  start: gettext("Start"),
+  stop: gettext("Stop"),
+  register: gettext("Register"),
+  remove: gettext("Remove"),
+  replace: gettext("Replace"),
+  rebalance: gettext("Rebalance"),
+};
+
+const STATES = {
+  pending: ["idle", gettext("waiting")],
+  running: ["run", gettext("running")],
+  rolling_back: ["run", gettext("rolling back")],
+  done: ["ok", gettext("done")],
+  failed: ["bad", gettext("failed")],
+  refused: ["bad", gettext("refused")],
+  cancelled: ["idle", gettext("cancelled")],
+  rolled_back: ["warn", gettext("rolled back")],
+};
+
+const verbOf = (row) => VERBS[row.verb] ?? VERBS[row.verb.split("_")[0]] ?? row.verb;
+const stateOf = (row) => STATES[row.state] ?? ["idle", row.state];
+
+function progress(row) {
+  if (row.finished_at != null || !row.steps_total) return "";
+  return gettext("step %(done)s of %(total)s", { done: number(row.steps_done), total: number(row.steps_total) });
+}
+
+function makeEntry() {
+  const when = el("span", { class: "when" });
+  const what = el("span", { class: "what" });
+  const whom = el("span");
+  const state = el("span");
+  const why = el("span", { class: "why" });
+  const node = el("li", {}, when, el("span", {}, what, " ", whom), el("span", { class: "act" }, state), why);
+  let before = null;
+  return {
+    node,
+    paint(row) {
+      const [kind, word] = stateOf(row);
+      text(when, clock(row.created_at));
+      attr(when, "title", utc(row.created_at));
+      text(what, verbOf(row));
+      text(whom, row.model);
+      say(state, kind, word);
+      text(why, [row.actor, row.reason, row.outcome || progress(row)].filter(Boolean).join(" · "));
+      if (before && before !== row.state) announce(gettext("%(what)s %(model)s: %(state)s", { what: verbOf(row), model: row.model, state: word }));
+      before = row.state;
+    },
+  };
+}
+
+export function makeFeed(panel) {
+  const list = panel.querySelector("[data-feed]");
+  const empty = panel.querySelector("[data-empty]");
+  return (operations) => {
+    const newest = [...operations].sort((a, b) => b.number - a.number).slice(0, SHOWN);
+    keyed(list, newest, (row) => row.id, makeEntry);
+    hide(list, newest.length === 0);
+    hide(empty, newest.length > 0);
+  };
+}

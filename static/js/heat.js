@@ -1,0 +1,248 @@
+// GPU × time, hue = role, brightness = work. Loaded after the page is usable; Plotly comes lazily from the wheel's file.
+import { el, hide, text } from "./dom.js";
+import { byLabel, ROLE } from "./engines.js";
+import { clockSeconds, number } from "./format.js";
+import { HeatData } from "./heatdata.js";
+import { gettext, ngettext } from "./i18n.js";
+
+const RANGES = [
+  { span: 900, step: 5, word: gettext("15 min"), cell: gettext("5 s per cell") },
+  { span: 7200, step: 60, word: gettext("2 h"), cell: gettext("1 min per cell") },
+];
+const GROUPS = [
+  ["p", "prefill"],
+  ["d", "decode"],
+  ["m", "mixed"],
+];
+const DRAW_EVERY_MS = 5000;
+const ROW_PX = [3, 16]; // a GPU's row is never thinner or thicker
+const MOST_PX = 340;
+const EDGES = { l: 66, r: 0, t: 4, b: 20 };
+
+// When it loads, Plotly writes MapLibre's sheet into the page unless an element of this id is there. We show no maps, and
+// the content policy would refuse the sheet with an error in the console.
+const MAP_SHEET = "9f215cf04c5486422605d13261cb87401f4e7763b6296af81e98efbc0130da53";
+
+let loading = null;
+
+function plotly(url) {
+  if (!document.getElementById(MAP_SHEET)) document.head.append(el("meta", { id: MAP_SHEET }));
+  loading ??= new Promise((resolve, reject) => {
+    const script = el("script", { src: url });
+    script.onload = () => resolve(globalThis.Plotly);
+    script.onerror = () => {
+      loading = null;
+      script.remove();
+      reject(new Error(gettext("the chart library did not load")));
+    };
+    document.head.append(script);
+  });
+  return loading;
+}
+
+// Plotly reads a little markup in texts, and names are hostile.
+const plain = (words) => words.replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function scale(letter) {
+  const colors = css(`--heat-${letter}`).split(/\s+/);
+  return colors.map((color, index) => [index / (colors.length - 1), color]);
+}
+
+// Plotly knows no zones: hand it the viewer's wall clock as if it were UTC.
+function wall(unixSeconds) {
+  const date = new Date(unixSeconds * 1000);
+  return new Date(date.getTime() - date.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
+}
+
+// [{letter, word, gpus: [{uuid, name}]}]: by pool, then engine, then GPU; GPUs of no engine come last.
+function groupsOf(rows, known) {
+  const engines = [...rows.of("engine")].sort((a, b) => a.model.localeCompare(b.model) || byLabel(a, b));
+  const taken = new Set();
+  const gpusOf = (engine) =>
+    engine.gpu_uuids.map((uuid, index) => {
+      taken.add(uuid);
+      return { uuid, name: plain(`${engine.label} · ${engine.model} · ${engine.node} GPU ${engine.gpu_indices[index]}`) };
+    });
+  const groups = GROUPS.map(([letter, role]) => ({
+    letter,
+    word: ROLE[role].word,
+    gpus: engines.filter((engine) => engine.role === role).flatMap(gpusOf),
+  }));
+  const spare = known.filter((uuid) => !taken.has(uuid)).map((uuid) => ({ uuid, name: plain(uuid) }));
+  return [...groups, { letter: "s", word: gettext("Spare"), gpus: spare }].filter(({ gpus }) => gpus.length);
+}
+
+// Rows top to bottom with an empty one between groups, and where each group starts.
+function rowsOf(groups) {
+  const list = [];
+  const labels = [];
+  for (const group of groups) {
+    if (list.length) list.push(null);
+    labels.push({ ...group, at: list.length });
+    list.push(...group.gpus);
+  }
+  return { list, labels };
+}
+
+function traces(data, list) {
+  const x = Array.from({ length: data.columns }, (_, index) => wall(data.start + (index + 0.5) * data.step));
+  const y = list.map((_, index) => index);
+  const cells = list.map((gpu) => (gpu ? data.cells(gpu.uuid) : null));
+  const names = list.map((gpu) => new Array(data.columns).fill(gpu?.name ?? ""));
+  return GROUPS.map(([letter]) => ({
+    type: "heatmap",
+    x,
+    y,
+    z: cells.map((row) =>
+      row ? row.shares.map((share, index) => (share !== null && row.roles[index] === letter ? share * 100 : null)) : new Array(data.columns).fill(null),
+    ),
+    text: names,
+    zmin: 0,
+    zmax: 100,
+    xgap: 0,
+    ygap: 1,
+    showscale: false,
+    hoverongaps: false,
+    colorscale: scale(letter),
+    hovertemplate: "%{text}<br>%{x|%H:%M:%S} · %{z:.0f} %<extra></extra>",
+  }));
+}
+
+function annotation({ letter, word, gpus, at }) {
+  const size = ngettext("%(n)s GPU", "%(n)s GPUs", gpus.length, { n: number(gpus.length) });
+  const tall = gpus.length >= 4;
+  return {
+    text: tall ? `${word}<br>${size}` : `${word} ${number(gpus.length)}`,
+    font: { color: css({ p: "--prefill-ink", d: "--decode-ink", m: "--mixed-ink", s: "--spare-ink" }[letter]), size: 11 },
+    align: "left",
+    showarrow: false,
+    x: 0,
+    xref: "paper",
+    xanchor: "left",
+    xshift: -EDGES.l,
+    y: at - 0.5,
+    yanchor: "top",
+  };
+}
+
+function layout(list, labels, height) {
+  const line = css("--line-strong");
+  const axis = { showgrid: false, zeroline: false, fixedrange: true, showline: false };
+  return {
+    height,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    margin: EDGES,
+    font: { family: css("--sans"), size: 11, color: css("--ink-3") },
+    dragmode: false,
+    showlegend: false,
+    xaxis: { ...axis, type: "date", nticks: 6, tickformat: "%H:%M", ticks: "", linecolor: line },
+    yaxis: { ...axis, autorange: false, range: [list.length - 0.5, -0.5], showticklabels: false, ticks: "" },
+    annotations: labels.map(annotation),
+    hoverlabel: { bgcolor: css("--raised"), bordercolor: line, font: { color: css("--ink") } },
+  };
+}
+
+const CONFIG = { displayModeBar: false, responsive: true, doubleClick: false, scrollZoom: false, showTips: false };
+
+export function makeHeat(panel, rows, clock) {
+  const plot = panel.querySelector("[data-plot]");
+  const meta = panel.querySelector("[data-meta]");
+  let data = null;
+  let range = RANGES[0];
+  let lib = null;
+  let drawnAt = 0;
+  let visible = false;
+
+  function failed(error) {
+    data = null;
+    const again = el("button", { class: "btn small", type: "button" }, gettext("Try again"));
+    again.addEventListener("click", load);
+    plot.replaceChildren(
+      el(
+        "div",
+        { class: "failed", role: "alert" },
+        el("span", { class: "say bad wrap" }, gettext("Could not load the GPUs' history: %(error)s", { error: error.message })),
+        el("span", { class: "meta" }, clockSeconds(clock())),
+        again,
+      ),
+    );
+  }
+
+  async function history(wanted) {
+    const answer = await fetch(`${panel.dataset.history}?span_s=${wanted.span}&step_s=${wanted.step}`);
+    if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
+    if (answer.redirected) throw new Error(gettext("your session has ended"));
+    return answer.json();
+  }
+
+  async function load() {
+    const wanted = range;
+    try {
+      const [loaded, found] = await Promise.all([history(wanted), plotly(panel.dataset.plotly)]);
+      if (wanted !== range) return;
+      lib = found;
+      data = new HeatData(wanted.step, wanted.span / wanted.step);
+      data.load(loaded, clock());
+      plot.replaceChildren();
+      take();
+      draw();
+    } catch (error) {
+      if (wanted === range) failed(error);
+    }
+  }
+
+  function take() {
+    for (const engine of rows.of("engine")) data.add(engine, clock());
+  }
+
+  function draw() {
+    if (!data || !visible || document.hidden) return;
+    drawnAt = Date.now();
+    const { list, labels } = rowsOf(groupsOf(rows, data.uuids));
+    const gpus = labels.reduce((sum, group) => sum + group.gpus.length, 0);
+    const parts = [ngettext("%(n)s GPU", "%(n)s GPUs", gpus, { n: number(gpus) }), range.word, range.cell];
+    text(meta, parts.join(" · "));
+    plot.title = gettext("Tensor activity for prefill, memory bandwidth for decode, the larger of both for mixed");
+    plot.setAttribute("role", "img");
+    plot.setAttribute("aria-label", gettext("Busy share of %(n)s GPUs over the last %(range)s", { n: number(gpus), range: range.word }));
+    const row = Math.min(ROW_PX[1], Math.max(ROW_PX[0], MOST_PX / Math.max(1, list.length)));
+    const height = Math.round(row * list.length) + EDGES.t + EDGES.b;
+    lib.react(plot, traces(data, list), layout(list, labels, Math.max(80, height)), CONFIG);
+  }
+
+  function choose(next) {
+    range = next;
+    load();
+  }
+
+  function rangeSwitch() {
+    const options = RANGES.map((option) => {
+      const input = el("input", { type: "radio", name: "heat-range", checked: option === range });
+      input.addEventListener("change", () => choose(option));
+      return el("label", {}, input, el("span", {}, option.word));
+    });
+    return el("fieldset", { class: "seg" }, el("legend", { class: "sr" }, gettext("Time range")), ...options);
+  }
+
+  panel.querySelector(".heat-key").prepend(rangeSwitch());
+  new IntersectionObserver(([entry]) => {
+    visible = entry.isIntersecting;
+    if (visible) draw();
+  }).observe(panel);
+  document.addEventListener("visibilitychange", draw);
+  addEventListener("themechange", draw);
+  hide(panel, false);
+  load();
+
+  return {
+    // Called after a frame was applied: takes the samples, and draws at most every few seconds.
+    frame() {
+      if (!data) return;
+      take();
+      if (Date.now() - drawnAt >= DRAW_EVERY_MS) draw();
+    },
+  };
+}
