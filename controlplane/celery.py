@@ -8,6 +8,9 @@ from celery import Celery
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
+# `migrate` has run Django's checks before any worker starts; running them here would import every view.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
+
 from django.conf import settings
 
 from controlplane.core import names
@@ -23,6 +26,11 @@ app.conf.update(
     task_ignore_result=True,
     worker_enable_remote_control=False,
     broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    broker_transport_options={"socket_connect_timeout": 3, "socket_keepalive": True, "retry_on_timeout": True},
+    worker_prefetch_multiplier=1,
+    worker_cancel_long_running_tasks_on_connection_loss=False,
+    CELERY_DB_REUSE_MAX=100_000,
     timezone="UTC",
 )
 app.autodiscover_tasks(["controlplane.control"])
