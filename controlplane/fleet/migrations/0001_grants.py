@@ -35,5 +35,4 @@ def grant(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 class Migration(migrations.Migration):
     initial = True
-    dependencies: list[tuple[str, str]] = []
     operations = [migrations.RunPython(grant, migrations.RunPython.noop)]

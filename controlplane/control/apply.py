@@ -1,0 +1,147 @@
+"""Carries out a plan: rows by conditional update, each action in a transaction of its own, commands to agents last.
+
+An action that finds the rows changed since the plan was made does nothing: the next tick plans anew. So it may stop between
+any two lines, and be run by two workers at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+
+from django.db import IntegrityError, transaction
+from django.db.models import F, Max
+from django.utils import timezone
+
+from controlplane.control import commands
+from controlplane.core.lifecycle import ENDED, ENGINE, move
+from controlplane.core.plan import Action, Create, Halt, Plan, Release, Restart, Retire, Send
+from controlplane.core.world import Sent
+from controlplane.fleet import models
+
+log = logging.getLogger(__name__)
+
+
+def apply(plan: Plan, sent: dict[Sent, float]) -> int:
+    """Carry out `plan`, noting commands in `sent`. Returns how many actions changed a row. Raises database errors and
+    kombu's OperationalError; what was done until then stays done and is right."""
+    changed = sum(_change(action) for action in plan.actions if not isinstance(action, Send))
+    for action in plan.actions:
+        if isinstance(action, Send) and commands.send(action):
+            sent[Sent(action.engine, action.verb, action.generation, action.rank)] = time.time()
+            log.info(
+                "%s %s (generation %d) sent to %s: %s",
+                action.verb,
+                action.engine,
+                action.generation,
+                action.node,
+                action.reason,
+            )
+    return changed
+
+
+def _change(action: Action) -> bool:
+    match action:
+        case Create():
+            return _create(action)
+        case Retire():
+            return _retire(action)
+        case Restart():
+            return _restart(action)
+        case Halt():
+            return _halt(action)
+        case Release():
+            return _release(action)
+    raise TypeError(f"{type(action).__name__} changes no row")
+
+
+def _create(action: Create) -> bool:
+    """The engine with its rank and reservations, if the pool still lacks one and the GPUs are still free."""
+    try:
+        with transaction.atomic():
+            pool = (
+                models.Pool.objects.select_for_update()
+                .select_related("model")
+                .get(model__name=action.model, role=action.role)
+            )
+            members = models.Engine.objects.filter(model=pool.model, role=pool.role, wanted=True).count()
+            if members >= pool.desired_engines:
+                return False
+            engine = _insert(pool, action)
+            _bind_step(pool.model_id, "start", pool.role, engine.id)
+    except (IntegrityError, models.Pool.DoesNotExist, models.Node.DoesNotExist) as error:
+        log.info("engine for %s/%s not made now: %s", action.model, action.role, error)
+        return False
+    log.info(
+        "engine %s (%s of %s) planned on %s: %s", engine.id, engine.label, action.model, action.placement.node, action.reason
+    )
+    return True
+
+
+def _insert(pool: models.Pool, action: Create) -> models.Engine:
+    newest = models.Engine.objects.filter(model=pool.model).aggregate(newest=Max("number"))["newest"] or 0
+    engine = models.Engine.objects.create(
+        id=f"e-{secrets.token_hex(4)}",
+        model=pool.model,
+        role=pool.role,
+        number=newest + 1,
+        kind=pool.model.engine_kind,
+        tensor_parallel=pool.tensor_parallel,
+        reason=action.reason,
+    )
+    rank = models.Rank.objects.create(engine=engine, node=models.Node.objects.get(name=action.placement.node))
+    models.Reservation.objects.bulk_create(models.Reservation(gpu_id=uuid, rank=rank) for uuid in action.placement.gpus)
+    return engine
+
+
+def _retire(action: Retire) -> bool:
+    with transaction.atomic():
+        row = models.Engine.objects.select_for_update().filter(id=action.engine, wanted=True).first()
+        if row is None:
+            return False
+        models.Engine.objects.filter(id=row.id).update(wanted=False, reason=action.reason)
+        _bind_step(row.model_id, "stop", row.role, row.id)
+    log.info("engine %s is retired: %s", action.engine, action.reason)
+    return True
+
+
+def _bind_step(model_id: int, verb: str, role: str, engine: str) -> None:
+    """The oldest open step that waits for an engine like this one gets it."""
+    open_steps = models.Step.objects.filter(operation__model_id=model_id, verb=verb, role=role, engine="", state="waiting")
+    step = open_steps.exclude(operation__state__in=ENDED).order_by("operation_id", "index").first()
+    if step is not None:
+        models.Step.objects.filter(pk=step.pk, engine="").update(engine=engine)
+
+
+def _restart(action: Restart) -> bool:
+    row = models.Engine.objects.filter(id=action.engine, wanted=True, spec_generation=action.generation)
+    state = row.values_list("state", flat=True).first()
+    if state is None:
+        return False
+    changed = row.filter(state=state).update(
+        state=move(ENGINE, state, "starting"),
+        state_since=timezone.now(),
+        spec_generation=F("spec_generation") + 1,
+        reason=action.reason[:500],
+    )
+    if changed:
+        log.info("engine %s starts again as generation %d: %s", action.engine, action.generation + 1, action.reason)
+    return bool(changed)
+
+
+def _halt(action: Halt) -> bool:
+    row = models.Engine.objects.filter(id=action.engine, wanted=False)
+    state = row.values_list("state", flat=True).first()
+    if state is None:
+        return False
+    target = move(ENGINE, state, action.state)
+    changed = row.filter(state=state).update(state=target, state_since=timezone.now(), reason=action.reason)
+    return bool(changed) and state != target
+
+
+def _release(action: Release) -> bool:
+    held = models.Reservation.objects.filter(
+        rank__engine_id=action.engine, rank__engine__wanted=False, rank__engine__state="stopped"
+    )
+    return held.delete()[0] > 0

@@ -1,0 +1,35 @@
+"""Whether engines that are asked for would find room, judged before anything is promised. Reads only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from controlplane.control.facts import Facts
+from controlplane.control.gather import read_engines, read_gpus, read_nodes
+from controlplane.core.placement import Want, place
+from controlplane.fleet import models
+
+
+def why_not(demands: Iterable[tuple[models.Pool, int]]) -> tuple[str, ...]:
+    """Empty if each pool's further engines would fit, else what fits and what is missing.
+
+    While a node has never reported nobody knows what fits: then nothing is refused, and the loop says what it waits for.
+    """
+    nodes = read_nodes(Facts())
+    if any(node.seen_at is None and not node.lost for node in nodes):
+        return ()
+    gpus = read_gpus()
+    peers = Counter((engine.model, rank.node) for engine in read_engines() for rank in engine.ranks)
+    for pool, count in demands:
+        model = pool.model.name
+        for placed in range(count):
+            here = {node: number for (name, node), number in peers.items() if name == model}
+            want = Want(pool.tensor_parallel, tuple(pool.gpu_kinds), dict(pool.node_labels), here)
+            placement, reasons = place(want, nodes, gpus)
+            if placement is None:
+                return (f"pool {model}/{pool.role}: {placed} of {count} more engines would fit", *reasons)
+            gpus = tuple(replace(gpu, engine="(asked for)") if gpu.uuid in placement.gpus else gpu for gpu in gpus)
+            peers[model, placement.node] += 1
+    return ()

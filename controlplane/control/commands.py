@@ -1,0 +1,99 @@
+"""Signed commands to node agents over Celery: fire and forget, except where an answer is asked for."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+from kombu.exceptions import OperationalError
+
+from controlplane.celery import app
+from controlplane.config import config
+from controlplane.core import names
+from controlplane.core.codec import encode
+from controlplane.core.plan import Send
+from controlplane.core.protocol import Command, Connector, EngineKind, EngineSpec, Rank
+from controlplane.core.signing import node_key, seal
+from controlplane.fleet import models
+
+TASKS = {
+    "start": names.TASK_START_ENGINE,
+    "stop": names.TASK_STOP_ENGINE,
+    "drain": names.TASK_DRAIN_ENGINE,
+    "undrain": names.TASK_DRAIN_ENGINE,
+    "list_engines": names.TASK_LIST_ENGINES,
+    "tail_log": names.TASK_TAIL_LOG,
+}
+STALE_AFTER_S = 30
+"""A command that no agent has taken by then is dropped by the broker; the loop sends it again if it is still needed."""
+
+
+def send(step: Send) -> bool:
+    """Send one planned command. False if it has lost its point meanwhile. Raises kombu's OperationalError."""
+    spec = None
+    if step.verb == "start":
+        spec = read_spec(step.engine)
+        if spec is None or spec.spec_generation != step.generation or step.rank >= len(spec.ranks):
+            return False
+    command = Command(
+        node=step.node,
+        verb=step.verb,
+        issued_at=time.time(),
+        engine=step.engine,
+        spec_generation=step.generation,
+        rank=step.rank,
+        spec=spec,
+    )
+    _dispatch(command, expires=STALE_AFTER_S)
+    return True
+
+
+def ask(node: str, verb: str, engine: str = "", lines: int = 200, timeout_s: float = 5.0) -> Any:
+    """The agent's answer to `list_engines` or `tail_log`. Raises celery.exceptions.TimeoutError if it does not come."""
+    command = Command(node=node, verb=cast(Any, verb), issued_at=time.time(), engine=engine, lines=lines)
+    result = _dispatch(command, expires=timeout_s, ignore_result=False)
+    try:
+        return result.get(timeout=timeout_s, disable_sync_subtasks=False)
+    finally:
+        result.forget()
+
+
+def _dispatch(command: Command, **options: Any) -> Any:
+    key = node_key(config().fleet_secret(), command.node)
+    envelope = seal(key, encode(command))
+    return app.send_task(TASKS[command.verb], args=[envelope], queue=names.node_queue(command.node), retry=False, **options)
+
+
+def read_spec(engine_id: str) -> EngineSpec | None:
+    """What the agent needs to start this engine, from the rows as they are now; None if it is not wanted (any more)."""
+    row = models.Engine.objects.filter(id=engine_id, wanted=True).select_related("model").first()
+    if row is None:
+        return None
+    ranks = list(row.ranks.select_related("node").prefetch_related("reservations__gpu"))
+    held = [sorted((each.gpu for each in rank.reservations.all()), key=lambda gpu: gpu.index) for rank in ranks]
+    if not held or not all(held):
+        return None
+    return EngineSpec(
+        id=row.id,
+        model=row.model.name,
+        source=row.model.source.replace("{state}", str(config().state.resolve())),
+        connector=cast(Connector, row.model.connector),
+        ranks=tuple(Rank(rank.node.name, tuple(gpu.uuid for gpu in gpus)) for rank, gpus in zip(ranks, held, strict=True)),
+        kind=cast(EngineKind, row.kind),
+        spec_generation=row.spec_generation,
+        incarnation_floor=row.incarnation,
+        tensor_parallel=row.tensor_parallel,
+        args=row.model.engine_args,
+        gpu_kind=held[0][0].kind,
+        kv_lease_s=row.model.kv_lease_s,
+        network_gbps=ranks[0].node.network_gbps,
+        model_config=row.model.config,
+    )
+
+
+def wake() -> None:
+    """Ask for a tick soon. If the broker is away the next beat does it, so nothing is lost by not asking."""
+    try:
+        app.send_task("control.tick", queue=names.CONTROL_QUEUE, expires=10, retry=False)
+    except OperationalError:
+        pass

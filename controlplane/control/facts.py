@@ -1,0 +1,139 @@
+"""Reads the facts that agents and routers keep in Valkey. A bad one is refused and said so once, not every tick."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import redis
+
+from controlplane.core import names
+from controlplane.core.codec import WrongShape, decode
+from controlplane.core.lifecycle import ENGINE
+from controlplane.core.protocol import VERSION, AgentFact, RouterFact
+from controlplane.core.signing import BadSignature, node_key, router_key, unseal
+
+log = logging.getLogger(__name__)
+
+MAX_FACT_BYTES = 4 * 2**20
+Fact = TypeVar("Fact", AgentFact, RouterFact)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is believed this tick. Silent, refused and outdated ones are simply not there."""
+
+    agents: dict[str, AgentFact] = field(default_factory=dict)
+    routers: tuple[RouterFact, ...] = ()
+
+
+@dataclass
+class _Heard:
+    """The newest fact of one source: when its (boot, seq) was first seen tells whether somebody still writes it."""
+
+    boot: str
+    seq: int
+    since: float
+
+
+@dataclass
+class FactReader:
+    """Keeps what is needed between ticks: which problems were said, and how old each source's fact is."""
+
+    fleet_secret: bytes = field(repr=False)
+    _said: dict[str, str] = field(default_factory=dict)
+    _heard: dict[str, _Heard] = field(default_factory=dict)
+
+    def read(self, valkey: redis.Redis, nodes: set[str], now: float) -> Facts:
+        """All believed facts. `now`: any clock that only rises. Raises redis.RedisError."""
+        keys = sorted(key.decode() for key in valkey.scan_iter(match=names.fact_key("*", "*"), count=1000))
+        values = valkey.mget(keys) if keys else []
+        agents: dict[str, AgentFact] = {}
+        routers: list[RouterFact] = []
+        for key, value in zip(keys, values, strict=True):
+            if not isinstance(value, bytes):
+                continue
+            kind, _, name = key.removeprefix("fact:").partition(":")
+            try:
+                if kind == "agent":
+                    agents[name] = self._agent(key, name, value, nodes, now)
+                elif kind == "router":
+                    routers.append(self._router(key, name, value, now))
+            except (BadSignature, WrongShape, _Refused) as error:
+                self._say(key, str(error))
+            else:
+                self._said.pop(key, None)
+        self._forget(set(keys))
+        return Facts(agents, tuple(routers))
+
+    def _agent(self, key: str, name: str, value: bytes, nodes: set[str], now: float) -> AgentFact:
+        if name not in nodes:
+            raise _Refused("no such node: add it first (manage.py add_node)")
+        fact = self._open(value, node_key(self.fleet_secret, name), AgentFact)
+        if fact.node != name:
+            raise _Refused(f"it speaks for node {fact.node!r:.80}")
+        _check_engines(fact)
+        return self._fresh(key, fact, now)
+
+    def _router(self, key: str, name: str, value: bytes, now: float) -> RouterFact:
+        fact = self._open(value, router_key(self.fleet_secret), RouterFact)
+        if fact.router != name:
+            raise _Refused(f"it speaks for router {fact.router!r:.80}")
+        return self._fresh(key, fact, now)
+
+    def _open(self, value: bytes, key: bytes, cls: type[Fact]) -> Fact:
+        if len(value) > MAX_FACT_BYTES:
+            raise _Refused(f"it has {len(value)} bytes, more than {MAX_FACT_BYTES}")
+        fact = decode(cls, unseal(key, value))
+        if fact.version != VERSION:
+            raise _Refused(f"version {fact.version} is not supported (this control plane reads {VERSION})")
+        return fact
+
+    def _fresh(self, key: str, fact: Fact, now: float) -> Fact:
+        """Refuses a fact older than one seen before, or one that nobody has renewed for the life of a fact."""
+        heard = self._heard.get(key)
+        if heard is None or heard.boot != fact.boot or fact.seq > heard.seq:
+            self._heard[key] = _Heard(fact.boot, fact.seq, now)
+        elif fact.seq < heard.seq:
+            raise _Refused("it is older than one that was read before")
+        elif now - heard.since > names.FACT_TTL_S:
+            raise _Refused(f"nobody has renewed it for {names.FACT_TTL_S} s")
+        return fact
+
+    def _say(self, key: str, problem: str) -> None:
+        if self._said.get(key) != problem:
+            self._said[key] = problem
+            log.warning("%s is refused: %s", key[:120], problem)
+
+    def _forget(self, present: set[str]) -> None:
+        for memory in (self._said, self._heard):
+            for key in memory.keys() - present:
+                del memory[key]
+
+
+class _Refused(ValueError):
+    """A fact that is well signed but must not be believed."""
+
+
+def _check_engines(fact: AgentFact) -> None:
+    for engine in fact.engines:
+        if engine.state not in ENGINE:
+            raise _Refused(f"engine {engine.id!r:.40} is in the unknown state {engine.state!r:.40}")
+        if engine.url and not _is_base_url(engine.url):
+            raise _Refused(f"engine {engine.id!r:.40} has no plain http://host:port as its url")
+
+
+def _is_base_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme == "http"
+            and bool(parts.hostname)
+            and bool(parts.port)
+            and url == f"http://{parts.netloc}"
+            and "@" not in url
+        )
+    except ValueError:
+        return False

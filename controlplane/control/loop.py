@@ -1,0 +1,131 @@
+"""One tick of the control loop: facts -> rows -> plan -> rows and commands -> routing table -> operations.
+
+Level-triggered: every tick computes everything from rows and facts, so a tick may die at any line or be skipped, and the
+next one goes on. What is kept between ticks in this process (Memory) only saves work or waiting; losing it is harmless.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from dataclasses import dataclass, field
+
+import redis
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.db import close_old_connections
+from kombu.exceptions import OperationalError as BrokerError
+
+from controlplane.config import config
+from controlplane.control import publish
+from controlplane.control.apply import apply
+from controlplane.control.facts import FactReader, Facts
+from controlplane.control.gather import gather, listed_roles
+from controlplane.control.leases import lease
+from controlplane.control.operations import advance_operations
+from controlplane.control.record import record_engines, record_losses, record_nodes
+from controlplane.core.plan import Plan
+from controlplane.core.reconcile import RESEND_S, reconcile
+from controlplane.core.world import DrainMark, Sent, World
+from controlplane.fleet import models
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 5.0
+"""How long a killed worker's tick keeps others out."""
+PASSES = 4
+"""A tick plans again after it changed rows, at most this often, so that a chain of steps does not cost a beat each."""
+
+
+@dataclass
+class Memory:
+    drains: dict[str, DrainMark] = field(default_factory=dict)
+    sent: dict[Sent, float] = field(default_factory=dict)
+
+    def forget_old(self, now: float) -> None:
+        for key in [key for key, at in self.sent.items() if now - at > RESEND_S]:
+            del self.sent[key]
+
+
+class Loop:
+    """The control loop of this process. `run` may be called from any thread at any time."""
+
+    def __init__(self) -> None:
+        self.holder = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.memory = Memory()
+        self.reader = FactReader(config().fleet_secret())
+        self.valkey = redis.Redis.from_url(settings.VALKEY_URL, socket_timeout=3, socket_connect_timeout=2)
+        self.link_since: float | None = None
+        self._busy = threading.Lock()
+        self._again = threading.Event()
+        self._trouble = ""
+
+    def run(self) -> None:
+        """Tick now. If a tick of this process is running already, it is followed by one more instead."""
+        self._again.set()
+        while self._again.is_set() and self._busy.acquire(blocking=False):
+            try:
+                self._again.clear()
+                self._guarded_tick()
+            finally:
+                self._busy.release()
+
+    def _guarded_tick(self) -> None:
+        """A tick that survives PostgreSQL and Valkey going away: it says so once and leaves the rest to the next beat."""
+        close_old_connections()
+        try:
+            with lease("tick", self.holder, LEASE_S) as mine:
+                if mine:
+                    self.tick()
+        except redis.RedisError as error:
+            self.link_since = None
+            self._say(f"Valkey cannot be used: {type(error).__name__}")
+        except BrokerError as error:
+            self._say(f"commands cannot be sent: {type(error).__name__}")
+        except DatabaseError as error:
+            self._say(f"PostgreSQL cannot be used: {type(error).__name__}: {str(error).splitlines()[0]:.200}")
+            close_old_connections()
+        else:
+            self._say("")
+
+    def tick(self) -> Plan:
+        """One whole tick; the caller holds the lease. Returns the last pass's plan."""
+        facts = self._read_facts()
+        record_nodes(facts)
+        plan = self._passes(facts)
+        world = self._gather(facts)
+        document = publish.publish(world, self.valkey, self.reader.fleet_secret)
+        # Progress is judged against the table just published, not the one this tick began with.
+        advance_operations(self._gather(facts), plan.waiting, listed_roles(document))
+        return plan
+
+    def _read_facts(self) -> Facts:
+        nodes = set(models.Node.objects.values_list("name", flat=True))
+        facts = self.reader.read(self.valkey, nodes, time.monotonic())
+        if self.link_since is None:
+            self.link_since = time.time()
+        return facts
+
+    def _passes(self, facts: Facts) -> Plan:
+        plan = Plan()
+        for _ in range(PASSES):
+            world = record_engines(record_losses(self._gather(facts)))
+            plan = reconcile(world)
+            self.memory.drains = dict(plan.drains)
+            if not apply(plan, self.memory.sent):
+                break
+        return plan
+
+    def _gather(self, facts: Facts) -> World:
+        now = time.time()
+        self.memory.forget_old(now)
+        since = self.link_since if self.link_since is not None else now
+        return gather(facts, now=now, link_since=since, drains=self.memory.drains, sent=self.memory.sent)
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            log.log(logging.WARNING if trouble else logging.INFO, "%s", trouble or "the control loop works again")
+            self._trouble = trouble

@@ -1,0 +1,32 @@
+"""`manage.py add_node NAME`: let a node's agent join."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from controlplane.control import actions
+from controlplane.control.cli import actor, answer, explained
+
+
+class Command(BaseCommand):
+    help = "Make the row of a node, so that facts of its agent are accepted."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name")
+        parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
+        parser.add_argument("--reason", default="")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        labels = dict(_label(each) for each in options["label"])
+        with explained():
+            operation = actions.add_node(actor(), options["name"], labels=labels, reason=options["reason"])
+        self.stdout.write(answer(operation, node=options["name"]))
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise CommandError(f"--label: {text!r:.80} is not KEY=VALUE")
+    return key, value

@@ -1,0 +1,152 @@
+"""A model as somebody asks for it, and everything that can be wrong with it. Reads nothing, writes nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from controlplane.core.engine_args import ALLOWED, clean_args
+from controlplane.core.kvsize import ConfigRefused, kv_bytes_per_token
+from controlplane.core.protocol import ROLES_OF_MODE, Connector, Mode, Role
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+MAX_CONFIG_BYTES = 1 << 20
+MAX_ENGINES = 1024
+MAX_TENSOR_PARALLEL = 64
+
+
+@dataclass(frozen=True)
+class NewPool:
+    role: str
+    engines: int = 0
+    tensor_parallel: int = 1
+    gpu_kinds: tuple[str, ...] = ()
+    node_labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NewModel:
+    """`config`: the model's Hugging Face config.json, as text or parsed. Pools that the mode needs and that are not named
+    are made with no engines and the tensor-parallel degree of the first one named."""
+
+    name: str
+    source: str
+    config: str | Mapping[str, Any]
+    engine_kind: str = "vllm"
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    mode: str = "monolithic"
+    connector: str = "nixl"
+    pools: tuple[NewPool, ...] = ()
+    aliases: tuple[str, ...] = ()
+    kv_lease_s: float = 30.0
+    slo_ttft_ms: float = 2000.0
+    slo_itl_ms: float = 50.0
+
+    def all_pools(self) -> tuple[NewPool, ...]:
+        named = {pool.role for pool in self.pools}
+        tensor_parallel = self.pools[0].tensor_parallel if self.pools else 1
+        missing = [role for role in ROLES_OF_MODE.get(self.mode, ()) if role not in named]
+        return self.pools + tuple(NewPool(role, tensor_parallel=tensor_parallel) for role in missing)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the checks found out on their way."""
+
+    config: dict[str, Any]
+    engine_args: dict[str, Any]
+    kv_bytes_per_token: int
+
+    @property
+    def max_model_len(self) -> int:
+        """0: not known, the engine decides."""
+        for value in (self.engine_args.get("max_model_len"), self.config.get("max_position_embeddings")):
+            if isinstance(value, int) and 0 < value < 1 << 31:
+                return value
+        return 0
+
+
+def check(new: NewModel) -> tuple[Checked | None, tuple[str, ...]]:
+    """(checked, reasons): reasons name every problem found, each with its remedy; checked is None if there is any."""
+    reasons = [*_plain_problems(new), *_pool_problems(new)]
+    config, args, kv_bytes = None, None, 0
+    try:
+        config = parse_config(new.config)
+    except ValueError as error:
+        reasons.append(str(error))
+    try:
+        args = clean_args(new.engine_kind, new.engine_args)
+    except ValueError as error:
+        reasons.append(str(error))
+    if config is not None:
+        dtypes = (new.engine_args.get("kv_cache_dtype"), new.engine_args.get("dtype"))
+        try:
+            kv_bytes = kv_bytes_per_token(config, next((each for each in dtypes if each not in (None, "auto")), None))
+        except ConfigRefused as error:
+            reasons.append(str(error))
+    if reasons or config is None or args is None:
+        return None, tuple(reasons)
+    return Checked(config, dict(args), kv_bytes), ()
+
+
+def parse_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
+    """config.json as an object. Raises ValueError saying where it is no JSON."""
+    if isinstance(config, str):
+        if len(config) > MAX_CONFIG_BYTES:
+            raise ValueError(
+                f"model config: longer than {MAX_CONFIG_BYTES} bytes; give the model's config.json alone"
+            )
+        try:
+            config = json.loads(config, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"model config: is no JSON ({error}); give the content of the model's config.json") from error
+    if not isinstance(config, Mapping):
+        raise ValueError(f"model config: must be a JSON object as in config.json, got {type(config).__name__}")
+    try:
+        text = json.dumps(config, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"model config: cannot be stored as JSON ({error})") from error
+    if "\\u0000" in text:
+        raise ValueError("model config: holds a NUL character; give the content of the model's config.json")
+    return dict(config)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _plain_problems(new: NewModel) -> Iterator[str]:
+    for name in (new.name, *new.aliases):
+        if not NAME.fullmatch(name):
+            yield f"name {name!r:.140}: letters, digits, '.', '_', '-' and '/', at most 128, starting with a letter or digit"
+    if not new.source or len(new.source) > 512 or new.source.startswith("-") or not new.source.isprintable():
+        yield "source: give a model id or an absolute path, at most 512 printable characters"
+    if new.engine_kind not in ALLOWED:
+        yield f"engine kind {new.engine_kind!r:.40}: one of {', '.join(sorted(ALLOWED))}"
+    if new.mode not in get_args(Mode):
+        yield f"mode {new.mode!r:.40}: one of {', '.join(get_args(Mode))}"
+    if new.connector not in get_args(Connector):
+        yield f"connector {new.connector!r:.40}: one of {', '.join(get_args(Connector))}"
+    if new.mode in ("disaggregated", "conditional") and new.connector == "none":
+        yield f"mode {new.mode} hands KV over: give a connector (nixl or example)"
+    if not 1 <= new.kv_lease_s <= 3600:
+        yield "kv_lease_s: 1 to 3600 seconds"
+    if not (new.slo_ttft_ms > 0 and new.slo_itl_ms > 0):
+        yield "SLO targets: milliseconds above 0"
+
+
+def _pool_problems(new: NewModel) -> Iterator[str]:
+    roles = [pool.role for pool in new.pools]
+    if len(set(roles)) != len(roles):
+        yield "pools: one per role"
+    for pool in new.pools:
+        if pool.role not in get_args(Role):
+            yield f"pool {pool.role!r:.40}: role is one of {', '.join(get_args(Role))}"
+        if not 0 <= pool.engines <= MAX_ENGINES:
+            yield f"pool {pool.role}: 0 to {MAX_ENGINES} engines"
+        if not 1 <= pool.tensor_parallel <= MAX_TENSOR_PARALLEL:
+            yield f"pool {pool.role}: a tensor-parallel degree from 1 to {MAX_TENSOR_PARALLEL}"

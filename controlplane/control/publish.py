@@ -1,0 +1,65 @@
+"""The routing table: first the row in PostgreSQL, then the signed copy in Valkey, and again whenever Valkey has lost it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import redis
+from django.utils import timezone
+
+from controlplane.control.gather import newest_stamp
+from controlplane.core import names
+from controlplane.core.codec import encode
+from controlplane.core.signing import BadSignature, seal, table_key, unseal
+from controlplane.core.table import DEFAULT_MAX_NUM_SEQS, build_table, next_stamp
+from controlplane.core.world import World
+from controlplane.fleet import models
+
+log = logging.getLogger(__name__)
+
+Stamp = tuple[int, int]
+
+
+def publish(world: World, valkey: redis.Redis, fleet_secret: bytes) -> dict[str, Any]:
+    """Bring the table up to `world` in both places; returns the newest document. Raises redis and database errors."""
+    key = table_key(fleet_secret)
+    row, _ = models.TableState.objects.get_or_create(id=1)
+    current = (row.epoch, row.generation)
+    in_valkey = _stamp_in_valkey(valkey, key)
+    seen = max(newest_stamp(world.routers), in_valkey)
+    document: dict[str, Any] = encode(build_table(world.models, world.engines, _max_num_seqs(), current))
+    if row.document is None or document != row.document or seen > current:
+        stamp = next_stamp(current, [seen])
+        document |= {"epoch": stamp[0], "generation": stamp[1]}
+        mine = models.TableState.objects.filter(id=1, epoch=current[0], generation=current[1])
+        if not mine.update(epoch=stamp[0], generation=stamp[1], document=document, published_at=timezone.now()):
+            return row.document or document  # another worker was faster; the next tick sees its table
+        log.info("routing table %d:%d: %s", *stamp, _summary(document))
+        current = stamp
+    if in_valkey != current:
+        valkey.set(names.TABLE_KEY, seal(key, document))
+        valkey.publish(names.TABLE_CHANNEL, f"{current[0]}:{current[1]}")
+    return document
+
+
+def _stamp_in_valkey(valkey: redis.Redis, key: bytes) -> Stamp:
+    """(0, 0) if there is no table, or none that we signed."""
+    envelope = valkey.get(names.TABLE_KEY)
+    if not isinstance(envelope, bytes):
+        return (0, 0)
+    try:
+        document = unseal(key, envelope)
+        return (int(document["epoch"]), int(document["generation"]))
+    except (BadSignature, KeyError, TypeError, ValueError):
+        return (0, 0)
+
+
+def _max_num_seqs() -> dict[str, int]:
+    rows = models.Model.objects.values_list("name", "engine_args")
+    return {name: args.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS) for name, args in rows}
+
+
+def _summary(document: dict[str, Any]) -> str:
+    parts = (f"{model['name']} {len(model['engines'])} engines ({model['mode']})" for model in document["models"])
+    return ", ".join(parts) or "no models"

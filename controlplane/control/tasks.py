@@ -1,0 +1,36 @@
+"""Celery tasks of the control plane. Each is thin: it calls one thing."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from celery.signals import worker_ready, worker_shutting_down
+
+from controlplane.celery import app
+from controlplane.control.loop import Loop
+from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
+
+app.conf.beat_schedule = {**app.conf.beat_schedule, **BEAT_SCHEDULE}
+_pacer = Pacer()
+
+
+@cache
+def the_loop() -> Loop:
+    """This process's loop, made at the first tick."""
+    return Loop()
+
+
+@app.task(name="control.tick")  # type: ignore[untyped-decorator]
+def tick() -> None:
+    the_loop().run()
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _start_pacer(sender: Any, **_: Any) -> None:
+    _pacer.start(app, own_beat=sender.controller.beat is None)
+
+
+@worker_shutting_down.connect  # type: ignore[untyped-decorator]
+def _stop_pacer(**_: Any) -> None:
+    _pacer.stop()
