@@ -1,0 +1,72 @@
+"""From the thread that follows the stream to the one that stores: decoded samples, or "read them yourself".
+
+While PostgreSQL is away nothing piles up here: after LIMIT rows the storing side is told to read the stream again from where
+it stopped; the stream is the buffer. `rejoin` closes the gap between such reading and the samples that follow.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+
+from controlplane.telemetry.records import Row, Sample
+
+LIMIT_ROWS = 20_000
+
+
+@dataclass
+class Share:
+    """`position`: everything up to it was handed over; `watermark`: nothing unread arrived before this time (Unix s)."""
+
+    samples: list[Sample[Row]] = field(default_factory=list)
+    position: str = "0-0"
+    watermark: float = 0.0
+
+
+class Handoff:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._samples: deque[Sample[Row]] = deque()
+        self._rows = 0
+        self._joined = False
+        self._position = "0-0"
+        self._watermark = 0.0
+
+    def put(self, samples: list[Sample[Row]], position: str, watermark: float) -> None:
+        """What the stream's follower read, and how far it is."""
+        with self._lock:
+            self._position, self._watermark = position, watermark
+            if not self._joined:
+                return
+            self._samples.extend(samples)
+            self._rows += sum(len(sample.rows) for sample in samples)
+            if self._rows > LIMIT_ROWS:
+                self._joined = False
+                self._clear()
+
+    def take(self) -> Share | None:
+        """Everything since the last call; None: read the stream yourself, then `rejoin`."""
+        with self._lock:
+            if not self._joined:
+                return None
+            share = Share(list(self._samples), self._position, self._watermark)
+            self._clear()
+            return share
+
+    def rejoin(self) -> str:
+        """From now on samples are collected again. Answers the position that the caller must still read up to."""
+        with self._lock:
+            self._joined = True
+            self._clear()
+            return self._position
+
+    def leave(self) -> None:
+        """The storing side lost its place: it will read the stream itself."""
+        with self._lock:
+            self._joined = False
+            self._clear()
+
+    def _clear(self) -> None:
+        self._samples.clear()
+        self._rows = 0

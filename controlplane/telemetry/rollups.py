@@ -1,0 +1,123 @@
+"""From samples to rows: one per node and second, then minutes and ten seconds, closed once their time is over. Pure.
+
+A bucket is written when the stream has moved past its end by LATE_S; what comes later counts in the oldest open bucket, so
+that sums stay right. Rows have natural keys: samples read again after a restart make the same rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar, cast
+
+from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow
+from controlplane.telemetry.accumulators import EngineTenSeconds, GpuMinute, ModelMinute, NodeSecond, PoolMinute
+from controlplane.telemetry.deltas import EngineCounters
+from controlplane.telemetry.fleet_view import FleetView
+from controlplane.telemetry.records import Row, Sample
+from controlplane.telemetry.tables import REQUEST, Batch, moment
+
+LATE_S = 3.0
+SECOND_S, TEN_SECONDS_S, MINUTE_S = 1, 10, 60
+LONGEST_OPEN_S = MINUTE_S + LATE_S
+"""No bucket that started earlier than this before the watermark is still open."""
+MAX_AGE_S = 86_400.0
+"""A request that claims to have arrived longer before its record than this has a wrong clock; its record's time is taken."""
+
+Bucket = NodeSecond | GpuMinute | EngineTenSeconds | PoolMinute | ModelMinute
+B = TypeVar("B", bound=Bucket)
+
+
+class Rollups:
+    def __init__(self, write_from: float = 0.0) -> None:
+        """Buckets that start before `write_from` are left alone: they were written whole before the restart."""
+        self._write_from = write_from
+        self._watermark = 0.0
+        self._counters = EngineCounters()
+        self._open: dict[tuple[object, ...], Bucket] = {}
+        self._ready = Batch()
+
+    def consume(self, sample: Sample[Row], view: FleetView) -> None:
+        self.advance(sample.received)
+        if sample.kind == "gpu":
+            self._gpus(sample.sender, cast(tuple[GpuRow, ...], sample.rows), sample.at, view)
+        elif sample.kind == "node":
+            for node in cast(tuple[NodeRow, ...], sample.rows):
+                self._node_second(sample.sender, sample.at).node_row = node
+        elif sample.kind == "engine":
+            for engine in cast(tuple[EngineRow, ...], sample.rows):
+                self._engine(engine, sample.at, view)
+        elif sample.kind == "request":
+            for request in cast(tuple[RequestRow, ...], sample.rows):
+                self._request(request, sample)
+
+    def advance(self, watermark: float) -> None:
+        """The stream holds nothing unread that arrived before `watermark`."""
+        self._watermark = max(self._watermark, watermark)
+
+    def closed(self) -> Batch:
+        """The rows finished since the last call."""
+        for key in [key for key, bucket in self._open.items() if self._is_over(bucket)]:
+            bucket = self._open.pop(key)
+            if bucket.start >= self._write_from:
+                bucket.add_to(self._ready)
+        batch, self._ready = self._ready, Batch()
+        self._counters.forget(self._watermark)
+        return batch
+
+    def _is_over(self, bucket: Bucket) -> bool:
+        return bucket.start + bucket.width_s + LATE_S <= self._watermark
+
+    def _start(self, at: float, width_s: int) -> int:
+        """The bucket for something that happened at `at`: its own, or the oldest that is still open."""
+        oldest_open = int((self._watermark - LATE_S) // width_s) * width_s
+        return max(int(at // width_s) * width_s, oldest_open)
+
+    def _bucket(self, key: tuple[object, ...], make: Callable[[], B]) -> B:
+        """The open bucket of this key, whose first part names its class."""
+        found = self._open.get(key)
+        if found is None:
+            found = self._open[key] = make()
+        return cast(B, found)
+
+    def _node_second(self, node: str, at: float) -> NodeSecond:
+        start = self._start(at, SECOND_S)
+        return self._bucket(("node", node, start), lambda: NodeSecond(start, SECOND_S, node))
+
+    def _gpus(self, node: str, rows: tuple[GpuRow, ...], at: float, view: FleetView) -> None:
+        self._node_second(node, at).set_gpus(rows, [view.role_of(row.engine) for row in rows])
+        start = self._start(at, MINUTE_S)
+        for row in rows:
+            role = view.role_of(row.engine)
+            minute = self._bucket(("gpu", row.uuid, start), partial(GpuMinute, start, MINUTE_S, row.uuid))
+            minute.add(node, row, role)
+            if row.engine in view.engines:
+                self._pool(view.engines[row.engine].model, role, start).add_gpu(row)
+
+    def _pool(self, model: str, role: str, start: int) -> PoolMinute:
+        return self._bucket(("pool", model, role, start), lambda: PoolMinute(start, MINUTE_S, model, role))
+
+    def _engine(self, row: EngineRow, at: float, view: FleetView) -> None:
+        gain = self._counters.gain(row, at)
+        if gain is None:
+            return
+        role = view.role_of(row.engine)
+        start = self._start(at, TEN_SECONDS_S)
+        key = ("engine", row.engine, row.incarnation, role, start)
+        make = partial(EngineTenSeconds, start, TEN_SECONDS_S, row.engine, row.incarnation, role, row.model)
+        self._bucket(key, make).add(row, gain)
+        self._pool(row.model, role, self._start(at, MINUTE_S)).add_engine(row, gain)
+
+    def _request(self, row: RequestRow, sample: Sample[Row]) -> None:
+        start = self._start(sample.at, MINUTE_S)
+        self._bucket(("model", row.model, start), lambda: ModelMinute(start, MINUTE_S, row.model)).add(row)
+        plausible = abs(sample.received - row.arrived_at) <= MAX_AGE_S
+        self._ready.add(
+            REQUEST,
+            {
+                **{name: getattr(row, name) for name in REQUEST.columns if name not in ("at", "router", "itl_ms")},
+                "at": moment(row.arrived_at if plausible else sample.received),
+                "router": sample.sender,
+                "itl_ms": list(row.itl_ms),
+            },
+        )

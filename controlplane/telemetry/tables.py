@@ -1,0 +1,97 @@
+"""Columns and keys of the telemetry tables (migrations 0001 and 0002), and a batch of rows on its way into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from controlplane.telemetry.records import COUNTERS, HISTOGRAMS
+
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """`key` names the columns that make a row unique: a row that comes again replaces itself."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def key_of(self, values: Values) -> Values:
+        return tuple(values[self.columns.index(column)] for column in self.key)
+
+
+SKETCHES = tuple(f"{name}_ms" for name in HISTOGRAMS)
+
+NODE_SECOND = Table(
+    "telemetry_node_second",
+    ("node", "at"),
+    (
+        *("node", "at", "gpus", "engines", "roles", "tensor", "tensor_peak", "dram", "memory_used_bytes", "power_w", "cpu"),
+        *("node_memory_used_bytes", "node_memory_total_bytes", "disk_free_bytes"),
+    ),
+)
+GPU_MINUTE = Table(
+    "telemetry_gpu_minute",
+    ("uuid", "at"),
+    (
+        *("uuid", "at", "node", "engine", "role", "samples", "tensor", "tensor_peak", "dram", "busy", "memory_used_bytes"),
+        "power_w",
+    ),
+)
+ENGINE_10S = Table(
+    "telemetry_engine_10s",
+    ("engine", "at", "incarnation", "role"),
+    (
+        *("engine", "at", "incarnation", "role", "model", "state", "samples", "running", "running_max", "waiting"),
+        *("waiting_max", "kv_usage", "kv_usage_max", *COUNTERS, *SKETCHES),
+    ),
+)
+POOL_MINUTE = Table(
+    "telemetry_pool_minute",
+    ("model", "role", "at"),
+    (
+        *("model", "role", "at", "engines", "gpus", "gpu_seconds", "busy_seconds", "tensor", "dram", "running", "waiting"),
+        *("waiting_max", "kv_usage", *COUNTERS, *SKETCHES),
+    ),
+)
+MODEL_MINUTE = Table(
+    "telemetry_model_minute",
+    ("model", "at"),
+    (
+        *("model", "at", "ok", "client_error", "engine_error", "cancelled", "cut", "retries", "prompt_tokens"),
+        *("output_tokens", "cached_tokens", "kv_bytes", "ttft_ms", "itl_ms", "prefill_ms", "handoff_ms", "total_ms"),
+    ),
+)
+REQUEST = Table(
+    "telemetry_request",
+    ("id", "at"),
+    (
+        *("id", "at", "router", "model", "path", "reason", "status", "outcome", "stream", "prefill_engine", "decode_engine"),
+        *("prefill_ms", "handoff_ms", "ttft_ms", "total_ms", "itl_ms", "prompt_tokens", "output_tokens", "cached_tokens"),
+        *("kv_bytes", "retries"),
+    ),
+)
+ALL = (NODE_SECOND, GPU_MINUTE, ENGINE_10S, POOL_MINUTE, MODEL_MINUTE, REQUEST)
+
+
+@dataclass
+class Batch:
+    """Rows by table and key; a row added twice is there once."""
+
+    rows: dict[Table, dict[Values, Values]] = field(default_factory=dict)
+
+    def add(self, table: Table, values: Mapping[str, Any]) -> None:
+        """`values` names every column of the table. Raises KeyError for one that is left out."""
+        row = tuple(values[column] for column in table.columns)
+        self.rows.setdefault(table, {})[table.key_of(row)] = row
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows in self.rows.values())
+
+
+def moment(unix_s: float) -> datetime:
+    return datetime.fromtimestamp(unix_s, UTC)
