@@ -134,7 +134,7 @@ class Environment:
     def _install(self, uv: str | None, count: int) -> None:
         if uv:
             command = [uv, "pip", "sync", "--require-hashes", "--python", str(self.python), str(self.lock_file)]
-            self._run(command)
+            self._run(command, _show_uv)
             return
         command = [str(self.python), "-m", "pip", "install", "--require-hashes", "--no-deps", "--retries", "2"]
         command += ["--disable-pip-version-check", "--progress-bar", "off", "-r", str(self.lock_file)]
@@ -152,6 +152,11 @@ class Environment:
                 watch(line)
         if process.returncode != 0:
             raise StackError(explain("\n".join(lines), str(self.root)))
+
+
+def _show_uv(line: str) -> None:
+    if line.startswith(("Downloading", "Prepared", "Installed")):
+        _say(line.lower())
 
 
 class _Progress:

@@ -19,6 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+import django
+from django.db import OperationalError
+
 from controlplane.core import names, signing
 from controlplane.core.codec import WrongShape, decode, encode
 from controlplane.stack import endpoints
@@ -26,7 +29,7 @@ from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder, chosen, read_json, write_private
 from controlplane.stack.services import ROOT
 
-_NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
 ENV_JOIN_TOKEN = "TWINPOOL_JOIN_TOKEN"  # noqa: S105 - a variable's name
 
 
@@ -56,15 +59,16 @@ class JoinToken:
 
 
 def check_node_name(name: str) -> None:
-    """Raises ValueError unless `name` may name a node (an RFC 1123 label): it becomes part of paths and queues."""
+    """Raises ValueError unless `name` may name a node: it becomes part of paths, queues and command lines."""
     if not _NODE.fullmatch(name):
-        raise ValueError(f"{name!r:.80} is no node name: use lower-case letters, digits and hyphens, at most 63")
+        raise ValueError(f"{name!r:.80} is no node name: use letters, digits, `-` and `_`, at most 63")
 
 
 def print_token(arguments: Sequence[str], root: Path) -> int:
-    """`join-token NODE [--valkey-url URL]`."""
+    """`join-token NODE [--valkey-url URL]`: makes the node known, so that its agent's facts are taken, and prints the token.
+    The token alone goes to standard output."""
     parser = argparse.ArgumentParser(prog="manage.py join-token", description="Print a token for a node's agent (a secret).")
-    parser.add_argument("node", help="the node's name: lower-case letters, digits and hyphens")
+    parser.add_argument("node", help="the node's name: letters, digits, - and _")
     parser.add_argument("--valkey-url", help="how that node reaches Valkey (default: --join-address of `up`, else loopback)")
     parser.add_argument("--telemetry-url", default="", help="another server for telemetry")
     parser.add_argument("--state", metavar="DIR")
@@ -85,6 +89,7 @@ def print_token(arguments: Sequence[str], root: Path) -> int:
     endpoints.check_broker_url("--valkey-url", url)
     if _is_loopback(url):
         print("twinpool: this token works on this machine only: start `up` with --join-address IP", file=sys.stderr)
+    _make_known(state, read.node)
     key = signing.node_key(state.fleet_key.read_bytes(), read.node).hex()
     print(JoinToken(read.node, key, url, read.telemetry_url or known.telemetry_url).text())
     return 0
@@ -135,6 +140,23 @@ def address_towards(url: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise StackError(f"no way to {parts.hostname}: {error.strerror}; check the network, or give --address") from error
+
+
+def _make_known(state: StateFolder, node: str) -> None:
+    """The node's row, unless it is there. Without a database the operator is told what to do once there is one."""
+    for name, value in endpoints.stored_environment(state).items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    django.setup()
+    from controlplane.control import actions, cli
+    from controlplane.fleet.models import Node
+
+    try:
+        if not Node.objects.filter(name=node).exists():
+            actions.add_node(cli.actor(), node, reason="join-token")
+    except OperationalError:
+        message = f"twinpool: the database does not answer: run `manage.py add_node {node}` when the stack runs"
+        print(message, file=sys.stderr)
 
 
 def _token(state: StateFolder) -> JoinToken:

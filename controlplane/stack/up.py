@@ -160,7 +160,7 @@ class Stack:
         password = secrets.token_urlsafe(12)
         env = django_environment(self._plan, self._base) | {
             names.ENV_DATABASE_OWNER_URL: self._plan.endpoints.owner_url,
-            "TWINPOOL_ADMIN_PASSWORD": password,
+            names.ENV_ADMIN_PASSWORD: password,
         }
         log = self._state.logs / "provision.log"
         for attempt in range(_PROVISION_TRIES):
@@ -236,8 +236,8 @@ class Stack:
         if left:
             self._say(f"had to kill {len(left)} engine processes")
         record.remove(self._state)
-        self._say("stopped")
         self._output.stop()
+        self._say("stopped")
 
     def _asked_to_stop(self) -> None:
         self._stopping.set()
@@ -261,7 +261,7 @@ def _base_environment() -> dict[str, str]:
     """What every process starts from: this one's environment without addresses and secrets of servers."""
     hidden = {
         *(names.ENV_DATABASE_URL, names.ENV_DATABASE_OWNER_URL, names.ENV_VALKEY_URL, names.ENV_TELEMETRY_URL),
-        *("TWINPOOL_ADMIN_PASSWORD", "TWINPOOL_JOIN_TOKEN"),
+        *(names.ENV_ADMIN_PASSWORD, "TWINPOOL_JOIN_TOKEN"),
     }
     return {name: value for name, value in os.environ.items() if name not in hidden}
 

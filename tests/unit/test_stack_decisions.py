@@ -1,0 +1,182 @@
+"""What the stack decides, without starting anything."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from controlplane.core import names
+from controlplane.stack import endpoints, options
+from controlplane.stack.commands import _take_state
+from controlplane.stack.endpoints import External
+from controlplane.stack.errors import StackError
+from controlplane.stack.folder import StateFolder
+from controlplane.stack.install_errors import explain
+from controlplane.stack.join import JoinToken, check_node_name
+from controlplane.stack.output import LogFile, last_error
+from controlplane.stack.services import PATIENCE_S
+from controlplane.stack.supervisor import ended, pause_s
+
+
+def test_pauses_between_starts_grow_and_are_bounded() -> None:
+    assert [pause_s(n) for n in range(8)] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
+    assert pause_s(10_000) == 15.0
+
+
+def test_a_stop_fits_into_fifteen_seconds() -> None:
+    assert sum(PATIENCE_S.values()) <= 14
+
+
+@pytest.mark.parametrize(("code", "words"), [(3, "exited with code 3"), (-9, "was killed by SIGKILL"), (None, "is gone")])
+def test_an_end_is_told_in_words(code: int | None, words: str) -> None:
+    assert ended(code) == words
+
+
+@pytest.mark.parametrize(
+    ("output", "remedy"),
+    [
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "free some space"),
+        ("NewConnectionError(...): Failed to establish: Temporary failure in name resolution", "check network and proxy"),
+        ("error: Failed to fetch: error sending request for url\n  Caused by: client error (Connect)", "check network"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE", "does not match requirements.lock"),
+        ("[Errno 13] Permission denied: '/x/.venv'", "make it writable"),
+        ("Error: Command '[...ensurepip...]' returned non-zero exit status 1.", "python3-venv"),
+        ("ERROR: something else entirely", "something else entirely"),
+    ],
+)
+def test_a_failed_installation_is_one_line_with_a_remedy(output: str, remedy: str) -> None:
+    line = explain("Collecting x\n" + output, "/x")
+    assert remedy in line
+    assert "\n" not in line
+
+
+def test_a_named_port_that_is_taken_is_refused_with_another_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(StackError, match=rf"port {port} \(console\) is in use by .*--port \d+"):
+            options.settle_port(port, 0, 8080, "127.0.0.1", "console", "--port")
+
+
+def test_any_port_is_found_when_the_last_one_is_taken_and_kept_when_it_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        other = options.settle_port(0, taken, 8080, "127.0.0.1", "console", "--port")
+    assert other != taken
+    assert options.settle_port(0, other, 8080, "127.0.0.1", "console", "--port") == other
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(StackError, match=r"192\.0\.2\.7 is not an address of this machine"):
+        options.parse(["--host", "192.0.2.7"], Path("/"))
+    with pytest.raises(StackError, match="no IP address"):
+        options.parse(["--host", "my host"], Path("/"))
+
+
+def test_traffic_is_on_for_the_demonstration_alone_unless_asked() -> None:
+    assert options.parse([], Path("/")).traffic
+    assert not options.parse(["--traffic", "off"], Path("/")).traffic
+    assert not options.parse(["--fleet", "vllm"], Path("/")).traffic
+
+
+def test_external_servers_come_from_the_environment() -> None:
+    url = "postgresql://app:s3cret@db:5432/twinpool"
+    found = endpoints.external({names.ENV_DATABASE_URL: url})
+    assert found == External(database_url=url, owner_url=url)
+    assert "s3cret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {names.ENV_DATABASE_URL: "mysql://x/y"},
+        {names.ENV_DATABASE_URL: "postgresql://app@db:port/x"},
+        {names.ENV_DATABASE_OWNER_URL: "postgresql://owner@db/x"},
+        {names.ENV_VALKEY_URL: "127.0.0.1:6379"},
+        {names.ENV_VALKEY_URL: "redis://[::1/0"},
+    ],
+)
+def test_a_url_that_cannot_be_one_is_refused_without_showing_it(environ: dict[str, str]) -> None:
+    with pytest.raises(StackError) as refused:
+        endpoints.external(environ)
+    assert all(url not in str(refused.value) for url in environ.values())
+
+
+def test_a_join_token_is_read_back_and_hides_its_secrets() -> None:
+    token = JoinToken("gpu-1", "ab" * 32, "redis://:pw@10.0.0.5:6379/0")
+    assert JoinToken.read(token.text() + "\n") == token
+    assert "pw" not in repr(token)
+    assert "abab" not in repr(token)
+
+
+@pytest.mark.parametrize("text", ["", "x", "e30=", "W10=", "AAAA", JoinToken("n", "ab" * 32, "u").text()[:40], "é"])
+def test_what_is_no_join_token_is_refused(text: str) -> None:
+    with pytest.raises(StackError, match="no join token"):
+        JoinToken.read(text)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a/b", "..", "a b", "a" * 64, "a\n"])
+def test_a_name_that_could_leave_its_folder_is_no_node(name: str) -> None:
+    with pytest.raises(ValueError, match="no node name"):
+        check_node_name(name)
+
+
+def test_the_state_option_is_taken_off_a_django_command() -> None:
+    assert _take_state(["manage.py", "shell", "--state", "/s", "-c", "x"]) == ("/s", ["manage.py", "shell", "-c", "x"])
+    assert _take_state(["manage.py", "shell", "--state=/s"]) == ("/s", ["manage.py", "shell"])
+
+
+def test_a_log_is_followed_line_by_line(tmp_path: Path) -> None:
+    file = tmp_path / "web.log"
+    file.write_text("old\n")
+    log = LogFile(file)
+    with file.open("a") as writer:
+        writer.write("one\ntw")
+        writer.flush()
+        assert log.new_lines() == ["one"]
+        writer.write("o\n")
+        writer.flush()
+        assert log.new_lines() == ["two"]
+
+
+def test_a_large_log_is_rotated_under_its_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.stack.output._ROTATE_BYTES", 10)
+    file = tmp_path / "web.log"
+    log = LogFile(file)
+    with file.open("a") as writer:
+        for turn in range(6):
+            writer.write(f"a long line {turn}\n")
+            writer.flush()
+            assert log.new_lines() == [f"a long line {turn}"]
+            log.rotate()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["web.log", "web.log.1", "web.log.2", "web.log.3"]
+    assert (tmp_path / "web.log.1").read_text() == "a long line 5\n"
+
+
+def test_the_last_error_of_a_log_is_found(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text("ImportError: no module\nby the way\n")
+    assert last_error(tmp_path / "x.log") == "ImportError: no module"
+    assert last_error(tmp_path / "none.log") == "it wrote nothing"
+
+
+def test_a_folder_with_other_things_is_no_state_folder(tmp_path: Path) -> None:
+    (tmp_path / "thesis.odt").touch()
+    before = tmp_path.stat().st_mode
+    with pytest.raises(StackError, match="holds other things"):
+        StateFolder(tmp_path).create()
+    assert tmp_path.stat().st_mode == before
+
+
+def test_a_state_folder_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StackError, match="cannot use the state folder"):
+        StateFolder(tmp_path / "file" / "state").create()
+
+
+def test_a_state_folder_keeps_its_secrets_private(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "s").create()
+    key = folder.fleet_key.read_bytes()
+    assert (len(key), folder.fleet_key.stat().st_mode & 0o777) == (32, 0o600)
+    assert StateFolder(tmp_path / "s").create().fleet_key.read_bytes() == key
+    assert folder.node_key("n1").stat().st_mode & 0o777 == 0o600
