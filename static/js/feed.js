@@ -7,16 +7,11 @@ import { announce, say } from "./say.js";
 const SHOWN = 20;
 
 const VERBS = {
-  scale: gettext("Scale"),
-  mode: gettext("Mode"),
-  retask: gettext("Flip role"),
-  drain: gettext("Drain"),
-  start: gettext("Start"),
-  stop: gettext("Stop"),
-  register: gettext("Register"),
-  remove: gettext("Remove"),
-  replace: gettext("Replace"),
-  rebalance: gettext("Rebalance"),
+  add_node: gettext("Add node"),
+  register_model: gettext("Register"),
+  scale_pool: gettext("Scale"),
+  exchange_roles: gettext("Exchange roles"),
+  retry_engine: gettext("Retry engine"),
 };
 
 const STATES = {
@@ -30,7 +25,7 @@ const STATES = {
   rolled_back: ["warn", gettext("rolled back")],
 };
 
-const verbOf = (row) => VERBS[row.verb] ?? VERBS[row.verb.split("_")[0]] ?? row.verb;
+const verbOf = (row) => VERBS[row.verb] ?? row.verb;
 const stateOf = (row) => STATES[row.state] ?? ["idle", row.state];
 
 function progress(row) {

@@ -13,8 +13,8 @@ import { announce } from "./say.js";
 import { LiveSocket } from "./socket.js";
 
 const TOPIC = "fleet";
-const ADD_MODEL = "python3 manage.py register_model NAME --source PATH_OR_REPOSITORY";
-const JOIN_NODE = "python -m workers --node NAME --state DIR --accelerators nvml --address ADDRESS";
+const ADD_MODEL = ["python3 manage.py register_model NAME --source MODEL --config config.json --mode disaggregated --pool prefill=1 --pool decode=1"];
+const JOIN_NODE = ["python3 manage.py join-token NODE", "python3 manage.py agent --address ADDRESS"];
 const byId = (id) => document.getElementById(id);
 const first = JSON.parse(byId("first").textContent);
 const rows = new Rows();
@@ -53,13 +53,13 @@ const bandsAt = byId("bands");
 const problemsAt = byId("banners");
 const heatPanel = byId("heat");
 
-function emptyState(title, words, command) {
-  const body = el("div", { class: "empty" }, el("b", {}, title), el("span", {}, words), el("code", {}, command));
+function emptyState(title, words, commands) {
+  const body = el("div", { class: "empty" }, el("b", {}, title), el("span", {}, words), ...commands.map((command) => el("code", {}, command)));
   return { node: el("section", { class: "panel" }, body), paint() {} };
 }
 
 const EMPTY = {
-  nodes: () => emptyState(gettext("No nodes yet"), gettext("Each machine with GPUs runs an agent that joins the fleet:"), JOIN_NODE),
+  nodes: () => emptyState(gettext("No nodes yet"), gettext("Make a token here, then start the agent on the machine with the GPUs and paste the token:"), JOIN_NODE),
   models: () => emptyState(gettext("No models yet"), gettext("A band per model will stand here, with its pools. Add one on this machine:"), ADD_MODEL),
 };
 
