@@ -1,0 +1,179 @@
+"""The ASGI application behind /ws/live: one object per socket, which only forwards what the hub has.
+
+Close codes: 4401 log in (again), 4400 too many bad messages, 4429 messages too fast, 4408 the client does not read, 4404 no
+such socket. A client reconnects after any other code and subscribes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from channels.db import database_sync_to_async
+from django.contrib.auth import get_user
+from django.contrib.sessions.backends.base import SessionBase
+from django.db import Error as DatabaseError
+from django.http import HttpRequest
+
+from controlplane.live import frames
+from controlplane.live.hub import Hub, hub
+from controlplane.live.messages import MAX_BYTES, BadMessage, subscription
+from controlplane.live.reader import Reader
+from controlplane.telemetry.topics import FLEET
+
+log = logging.getLogger(__name__)
+
+Event = dict[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
+LOG_IN, BAD, TOO_FAST, NOT_READING, NOT_HERE = 4401, 4400, 4429, 4408, 4404
+MAX_BAD = 5
+MESSAGES, PER_S = 20, 10.0
+"""At most so many messages in so many seconds."""
+SEND_WITHIN_S = 20.0
+CHECK_LOGIN_EVERY_S = 60.0
+
+
+async def live(scope: Event, receive: Receive, send: Send) -> None:
+    """/ws/live. The scope must carry a user and a session (AuthMiddlewareStack)."""
+    if (await receive())["type"] != "websocket.connect":
+        return
+    await send({"type": "websocket.accept"})
+    if not scope["user"].is_authenticated:
+        await send({"type": "websocket.close", "code": LOG_IN, "reason": "log in first"})
+        return
+    await Socket(hub(), scope["session"], receive, send).run()
+
+
+async def nowhere(scope: Event, receive: Receive, send: Send) -> None:
+    """Any other socket address."""
+    await receive()
+    await send({"type": "websocket.close", "code": NOT_HERE, "reason": "no such socket"})
+
+
+class Closed(Exception):
+    """The socket is to be closed by us; None: the client has gone."""
+
+    def __init__(self, code: int | None = None, reason: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class Socket:
+    def __init__(self, hub: Hub, session: SessionBase, receive: Receive, send: Send) -> None:
+        self._hub = hub
+        self._session = session
+        self._receive = receive
+        self._send = send
+        self._reader = Reader()
+        self._bad = 0
+        self._times: deque[float] = deque(maxlen=MESSAGES)
+
+    async def run(self) -> None:
+        """Until one of the three has a reason to end it."""
+        tasks = [asyncio.create_task(work) for work in (self._hear(), self._speak(), self._stay_logged_in())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except Closed as closed:
+            if closed.code is not None:
+                await self._close(closed)
+        finally:
+            self._hub.leave(self._reader)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _hear(self) -> None:
+        while True:
+            event = await self._receive()
+            if event["type"] == "websocket.disconnect":
+                raise Closed
+            now = time.monotonic()
+            if len(self._times) == MESSAGES and now - self._times[0] < PER_S:
+                raise Closed(TOO_FAST, "messages come too fast")
+            self._times.append(now)
+            await self._obey(event)
+
+    async def _obey(self, event: Event) -> None:
+        text = event.get("text")
+        try:
+            if text is None or len(text) > MAX_BYTES:
+                raise BadMessage("bad_message", f"a message must be text of at most {MAX_BYTES} characters")
+            topics = subscription(text)
+        except BadMessage as error:
+            self._bad += 1
+            about = {"topic": error.topic} if error.topic else {}
+            await self._send_text(frames.error(error.code, str(error), **about))
+            if self._bad >= MAX_BAD:
+                raise Closed(BAD, "too many bad messages") from error
+        else:
+            self._hub.follow(self._reader, topics)
+
+    async def _speak(self) -> None:
+        """Send what is due. Between two sends only the newest frame of a topic counts."""
+        wake = self._reader.wake
+        while True:
+            wait_s = await self._send_due()
+            try:
+                await asyncio.wait_for(wake.wait(), wait_s)
+            except TimeoutError:
+                continue
+            wake.clear()
+
+    async def _send_due(self) -> float | None:
+        """Seconds until a frame that is here already may be sent; None: nothing waits."""
+        wait_s: float | None = None
+        for name, follow in list(self._reader.topics.items()):
+            topic = self._hub.topic(name)
+            if topic is None or self._reader.topics.get(name) is not follow:
+                continue
+            if topic.absent and follow.sent is None and name != FLEET:
+                self._hub.drop(self._reader, name)
+                await self._send_text(frames.error("unknown_topic", "there is no such topic now", topic=name))
+            elif topic.frame is not None and topic.frame.stamp != follow.sent:
+                now = time.monotonic()
+                if now < follow.due_at:
+                    wait_s = min(wait_s or follow.due_at - now, follow.due_at - now)
+                    continue
+                text = topic.frame.after(follow.sent)
+                follow.note_sent(topic.frame.stamp, now)
+                await self._send_text(text)
+        return wait_s
+
+    async def _send_text(self, text: str) -> None:
+        try:
+            await asyncio.wait_for(self._send({"type": "websocket.send", "text": text}), SEND_WITHIN_S)
+        except TimeoutError as error:
+            raise Closed(NOT_READING, "the client does not read") from error
+
+    async def _close(self, closed: Closed) -> None:
+        try:
+            event = {"type": "websocket.close", "code": closed.code, "reason": closed.reason}
+            await asyncio.wait_for(self._send(event), SEND_WITHIN_S)
+        except (TimeoutError, RuntimeError, OSError):
+            log.info("a live socket could not be closed in order: %s", closed.reason)
+
+    async def _stay_logged_in(self) -> None:
+        """A log-out, a changed password or a deactivated user ends the socket within a minute."""
+        while True:
+            await asyncio.sleep(CHECK_LOGIN_EVERY_S)
+            if not await database_sync_to_async(_is_logged_in)(self._session):
+                raise Closed(LOG_IN, "log in again")
+
+
+def _is_logged_in(session: SessionBase) -> bool:
+    """Asked anew of the session store. While PostgreSQL is away nobody is thrown out."""
+    request = HttpRequest()
+    request.session = type(session)(session.session_key)
+    try:
+        return bool(get_user(request).is_authenticated)
+    except DatabaseError:
+        return True
