@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from controlplane.core.scenes import SCENES
 from controlplane.stack.errors import StackError
 from controlplane.stack.options import Options
+from controlplane.stack.scene_needs import prepare_models
 from controlplane.stack.services import ROOT
 
 
@@ -45,6 +47,7 @@ class Report:
 def start(options: Options, arguments: Sequence[str]) -> int:
     """Start it and return when it is ready. Raises StackError when it does not get there."""
     state = options.state.create()
+    prepare_models(SCENES[options.fleet], state)  # here, where its progress is seen
     reading, writing = os.pipe()
     kept = [argument for argument in arguments if argument != "--detach"]
     with (state.logs / "up.log").open("ab") as log:

@@ -21,6 +21,7 @@ import pytest
 
 from controlplane.core import names
 from controlplane.stack import lifeline
+from controlplane.stack.binaries import ENV_POSTGRES_BIN, ENV_VALKEY_BIN
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.ports import free_port
 from controlplane.stack.postgres import EmbeddedPostgres, PostgresPasswords
@@ -79,7 +80,8 @@ def _servers() -> Servers:
 
 
 SERVERS = _servers()
-for _name in [name for name in os.environ if name.startswith("TWINPOOL_") and name != names.ENV_VLLM_PYTHON]:
+_KEPT = {names.ENV_VLLM_PYTHON, ENV_POSTGRES_BIN, ENV_VALKEY_BIN, "TWINPOOL_BOOTSTRAP"}
+for _name in [name for name in os.environ if name.startswith("TWINPOOL_") and name not in _KEPT]:
     del os.environ[_name]  # a developer's running stack must not become the test's
 os.environ |= {
     names.ENV_STATE: str(SERVERS.state.path),

@@ -37,6 +37,15 @@ _PROVISION_TRIES = 3
 
 def run(options: Options) -> int:
     """Start, supervise until told to stop, stop. Returns the exit code. Raises StackError when it cannot start."""
+    report = Report(options.report_fd)
+    try:
+        return _run(options, report)
+    except StackError as error:
+        report.failed(str(error))
+        raise
+
+
+def _run(options: Options, report: Report) -> int:
     state = options.state.create()
     with record.only_supervisor(state):
         given = endpoints.external()
@@ -65,17 +74,17 @@ def run(options: Options) -> int:
             origins=_origins(options.host, made.endpoints.console_port),
             vllm_python=prepare_models(scene, state),
         )
-        return asyncio.run(Stack(options, plan, made).run())
+        return asyncio.run(Stack(options, plan, made, report).run())
 
 
 class Stack:
     """One run of a stack."""
 
-    def __init__(self, options: Options, plan: Plan, made: Servers) -> None:
+    def __init__(self, options: Options, plan: Plan, made: Servers, report: Report) -> None:
         self._options, self._plan, self._servers = options, plan, made
         self._state: StateFolder = plan.state
         self._base = _base_environment()
-        self._report = Report(options.report_fd)
+        self._report = report
         self._output = Output(self._state.logs, show_logs=options.report_fd is None)
         self._record = record.Record(
             pid=os.getpid(),
@@ -100,7 +109,6 @@ class Stack:
         finally:
             await self._stop()
         if problem:
-            self._report.failed(problem)
             raise StackError(problem)
         return 0
 
