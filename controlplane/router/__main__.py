@@ -1,0 +1,95 @@
+"""python -m controlplane.router: the data plane. Options are checked here; a bad one is one clear line and exit status 2."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from controlplane.core import names
+from controlplane.router.limits import Limits
+from controlplane.router.server import Options, run
+
+SECRET_BYTES = 32
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m controlplane.router", description=__doc__)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--table", type=Path, metavar="FILE", help="routing table as JSON; read again when it changes")
+    source.add_argument(
+        "--valkey",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help=f"follow the published table; without URL: {names.ENV_VALKEY_URL}",
+    )
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="0: any free port")
+    parser.add_argument("--id", default="", help="the router's name in facts; default HOST-PORT")
+    parser.add_argument(
+        "--cache", type=Path, metavar="FILE", help="disk copy of the published table, used while Valkey is away"
+    )
+    parser.add_argument("--body-limit", type=int, default=Limits().body_bytes, metavar="BYTES", help="of a request's body")
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        options = _options(args)
+        run(options)
+    except _Unusable as problem:
+        return _complain(str(problem))
+    except OSError as error:
+        return _complain(f"cannot listen on {args.host}:{args.port}: {error.strerror}. Choose another --port or --host.")
+    return 0
+
+
+class _Unusable(ValueError):
+    """A setting that cannot work; the message names the remedy."""
+
+
+def _options(args: argparse.Namespace) -> Options:
+    if args.body_limit <= 0:
+        raise _Unusable("--body-limit must be a positive number of bytes.")
+    url = "" if args.table is not None else args.valkey or os.environ.get(names.ENV_VALKEY_URL, "")
+    if args.table is None and not url:
+        raise _Unusable(f"no routing table: give --table FILE, --valkey URL, or set {names.ENV_VALKEY_URL}.")
+    if url and not url.startswith(("redis://", "rediss://", "unix://")):
+        raise _Unusable("the Valkey URL must start with redis://, rediss:// or unix://.")
+    return Options(
+        host=args.host,
+        port=args.port,
+        id=args.id,
+        table=args.table,
+        valkey_url=url,
+        telemetry_url=os.environ.get(names.ENV_TELEMETRY_URL, ""),
+        fleet_secret=_fleet_secret(needed=bool(url)),
+        cache=args.cache,
+        limits=Limits(body_bytes=args.body_limit),
+    )
+
+
+def _fleet_secret(needed: bool) -> bytes | None:
+    given = os.environ.get(names.ENV_FLEET_SECRET_FILE)
+    path = Path(given) if given else Path(os.environ.get(names.ENV_STATE, ".twinpool")) / "secrets" / "fleet.key"
+    try:
+        secret = path.read_bytes()
+    except OSError as error:
+        if not needed and not given:
+            return None
+        raise _Unusable(
+            f"cannot read the fleet secret {path}: {error.strerror}. Set {names.ENV_FLEET_SECRET_FILE}."
+        ) from error
+    if len(secret) < SECRET_BYTES:
+        raise _Unusable(f"the fleet secret {path} is shorter than {SECRET_BYTES} bytes.")
+    return secret
+
+
+def _complain(problem: str) -> int:
+    print(f"router: {problem}", file=sys.stderr)  # noqa: T201
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Builds the heads of answers, and the route header that every one of them carries."""
+
+from __future__ import annotations
+
+import time
+
+from controlplane.core.routing import Path, Reason
+from controlplane.router.errors import STATUS_TEXT
+
+JSON = b"application/json"
+
+
+def route(path: Path, reason: Reason, prefill: str = "", decode: str = "") -> bytes:
+    """The value of x-twinpool-route: `<path>; prefill=<id>; decode=<id>; reason=<code>`, `-` where there is no engine."""
+    return f"{path}; prefill={prefill or '-'}; decode={decode or '-'}; reason={reason}".encode()
+
+
+_date = (0, b"")
+
+
+def _http_date() -> bytes:
+    global _date
+    now = int(time.time())
+    if _date[0] != now:
+        _date = (now, time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now)).encode())
+    return _date[1]
+
+
+def head(
+    status: int,
+    request_id: bytes,
+    route_value: bytes,
+    content_type: bytes,
+    length: int | None,
+    close: bool,
+    extra: bytes = b"",
+    http10: bool = False,
+) -> bytes:
+    """Status line and headers. `length` None: chunked, or (HTTP/1.0) until the connection closes. `extra`: header lines."""
+    size = b"" if http10 else b"transfer-encoding: chunked\r\n"
+    if length is not None:
+        size = b"content-length: %d\r\n" % length
+    return (b"HTTP/1.1 %d %b\r\ndate: %b\r\ncontent-type: %b\r\n%bx-request-id: %b\r\nx-twinpool-route: %b\r\n%b%b\r\n") % (
+        status,
+        STATUS_TEXT.get(status, b"Unknown"),
+        _http_date(),
+        content_type,
+        size,
+        request_id,
+        route_value,
+        extra,
+        b"connection: close\r\n" if close else b"",
+    )

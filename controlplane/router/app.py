@@ -1,0 +1,215 @@
+"""The router as a whole: which endpoint a request is for, the endpoints that need no engine, and the once-a-second work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, Protocol
+
+import orjson
+
+from controlplane.core.protocol import EngineLoad, ModelRoute, RequestRow, RouterRow, RoutingTable
+from controlplane.core.routing import Path, Reason
+from controlplane.router import answers, identity, metrics_page, readiness
+from controlplane.router.client import ClientConnection, ClientRequest
+from controlplane.router.counters import Counters
+from controlplane.router.engines import Directory, Engine
+from controlplane.router.errors import ApiError
+from controlplane.router.exchange import Exchange
+from controlplane.router.ledger import Ledger
+from controlplane.router.limits import Limits
+from controlplane.router.paths import ENDPOINTS, Endpoint, normalise, query_value
+from controlplane.router.probes import probe
+from controlplane.router.upstream import Fault
+
+log = logging.getLogger(__name__)
+
+
+class Telemetry(Protocol):
+    """Where rows go. Must never block and never raise."""
+
+    dropped: int
+
+    def request(self, row: RequestRow) -> None: ...
+    def router(self, row: RouterRow) -> None: ...
+
+
+class NoTelemetry:
+    """For a router that serves a table from a file and has nobody to tell."""
+
+    dropped = 0
+
+    def request(self, row: RequestRow) -> None:
+        pass
+
+    def router(self, row: RouterRow) -> None:
+        pass
+
+
+class Router:
+    def __init__(self, id: str, limits: Limits, fleet_secret: bytes | None, telemetry: Telemetry) -> None:
+        self.id = id
+        self.limits = limits
+        self.telemetry = telemetry
+        self.directory = Directory(fleet_secret, limits)
+        self.ledger = Ledger()
+        self.counters = Counters()
+        self.ids_in_use: set[bytes] = set()
+        self.clients: set[ClientConnection] = set()
+        self.stopping = False
+        self.table_changed = asyncio.Event()
+        """Set by `apply`; whoever tells others about it clears it."""
+        self._swept_at = time.monotonic()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- the table ---
+
+    def apply(self, table: RoutingTable) -> None:
+        self.directory.apply(table)
+        engines = len(self.directory.engines)
+        log.info("routing table %d:%d applied: %d models, %d engines", *table.stamp, len(table.models), engines)
+        self.table_changed.set()
+
+    def engine_failed(self, engine: Engine, fault: Fault) -> None:
+        if engine.failed(fault, time.monotonic()):
+            self.counters.set_aside += 1
+            log.warning("engine %s is set aside: %s", engine.route.id, fault.kind)
+
+    def loads(self) -> tuple[EngineLoad, ...]:
+        """What is open on each engine, those that have left the table included."""
+        handoffs = self.ledger.open_by_owner()
+        return tuple(
+            EngineLoad(
+                engine=engine.route.id,
+                incarnation=engine.route.incarnation,
+                in_flight=engine.load.in_flight,
+                handoffs=handoffs[(engine.route.id, engine.route.incarnation)],
+                last_prefill_end=engine.load.last_prefill_end,
+            )
+            for engine in self.directory.all_engines()
+        )
+
+    def set_aside(self) -> tuple[str, ...]:
+        return tuple(engine.route.id for engine in self.directory.engines.values() if not engine.usable)
+
+    def row(self) -> RouterRow:
+        counters = self.counters
+        return RouterRow(
+            router=self.id,
+            in_flight=counters.in_flight,
+            requests=counters.requests,
+            failed=counters.failed,
+            retried=counters.retried,
+            handoffs_open=len(self.ledger),
+            dropped=self.telemetry.dropped,
+        )
+
+    # --- requests (client.Handler) ---
+
+    def opened(self, client: ClientConnection) -> None:
+        self.clients.add(client)
+
+    def closed(self, client: ClientConnection) -> None:
+        self.clients.discard(client)
+
+    def serve(self, client: ClientConnection, request: ClientRequest) -> None:
+        path = normalise(request.target)
+        method, endpoint = ENDPOINTS[path] if path is not None else ("", None)
+        if path is None or endpoint is None:
+            self._refuse_request(
+                client, request, ApiError(404, "There is no such path.", Reason.UNKNOWN_PATH, code="not_found")
+            )
+        elif request.method != method and not (request.method == "HEAD" and method == "GET"):
+            error = ApiError(405, f"This path takes {method} only.", Reason.WRONG_METHOD, code="method_not_allowed")
+            self._refuse_request(client, request, error, b"allow: %b\r\n" % method.encode())
+        elif endpoint in ("generate", "whole"):
+            if self.stopping:
+                request.keep_alive = False
+            exchange = Exchange(self, client, request, path, endpoint == "generate")
+            client.task = self.spawn(exchange.run())
+        else:
+            self._own_answer(client, request, endpoint)
+
+    def refuse(self, client: ClientConnection, error: ApiError) -> None:
+        id = identity.request_id({}, self.ids_in_use)
+        self.write_error(client, error, id, answers.route(Path.NONE, error.reason), close=True)
+
+    def write_error(
+        self, client: ClientConnection, error: ApiError, id: bytes, route: bytes, close: bool, extra: bytes = b""
+    ) -> None:
+        """An OpenAI-shaped error as a whole answer."""
+        body = error.document()
+        if error.retry_after_s is not None:
+            extra += b"retry-after: %d\r\n" % error.retry_after_s
+        if error.status == 401:
+            extra += b"www-authenticate: Bearer\r\n"
+        client.write(answers.head(error.status, id, route, answers.JSON, len(body), close or self.stopping, extra) + body)
+
+    def spawn(self, work: Any) -> asyncio.Task[None]:
+        """A task that is kept alive until it is done."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _refuse_request(self, client: ClientConnection, request: ClientRequest, error: ApiError, extra: bytes = b"") -> None:
+        id = identity.request_id(request.headers, self.ids_in_use)
+        self.write_error(client, error, id, answers.route(Path.NONE, error.reason), not request.keep_alive, extra)
+        client.finish()
+
+    def _own_answer(self, client: ClientConnection, request: ClientRequest, endpoint: Endpoint) -> None:
+        status, content_type, body = 200, answers.JSON, b""
+        if endpoint == "live":
+            body = b'{"status":"ok"}'
+        elif endpoint == "models":
+            try:
+                body = self._models_page(request)
+            except ApiError as error:
+                self._refuse_request(client, request, error)
+                return
+        elif endpoint == "ready":
+            ready, document = readiness.report(self.directory, query_value(request.target, "model"), self.stopping)
+            status, body = (200 if ready else 503), orjson.dumps(document)
+        else:
+            content_type, body = b"text/plain; version=0.0.4; charset=utf-8", metrics_page.render(self)
+        id = identity.request_id(request.headers, self.ids_in_use)
+        route = answers.route(Path.NONE, Reason.ROUTER)
+        head = answers.head(status, id, route, content_type, len(body), not request.keep_alive or self.stopping)
+        client.write(head if request.method == "HEAD" else head + body)
+        client.finish()
+
+    def _models_page(self, request: ClientRequest) -> bytes:
+        table = self.directory.table
+        key = identity.authenticate(table, request.headers) if table is not None else None
+        rows = []
+        for route in table.models if table is not None else ():
+            if key is None or "*" in key.models or route.name in key.models:
+                rows += [_model_row(name, route) for name in (route.name, *route.aliases)]
+        return orjson.dumps({"object": "list", "data": rows})
+
+    # --- now and then ---
+
+    def sweep(self) -> None:
+        """Acts on deadlines, measures rates, starts probes. Called about twice a second."""
+        now = time.monotonic()
+        passed_s = max(now - self._swept_at, 0.001)
+        self._swept_at = now
+        for client in list(self.clients):
+            client.sweep(now)
+        for engine in self.directory.all_engines():
+            engine.pool.sweep(now)
+            produced = engine.produced - engine.produced_before
+            engine.produced_before = engine.produced
+            if engine.load.in_flight:
+                engine.rates.saw_decode(produced / passed_s)
+            if not engine.gone and engine.breaker.probe_due(now):
+                engine.breaker.probing = True
+                self.spawn(probe(engine, self.limits))
+        self.ledger.sweep(time.time())
+        self.directory.forget_idle()
+
+
+def _model_row(name: str, route: ModelRoute) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": "twinpool", "root": route.name}
+    return {**row, "max_model_len": route.max_model_len} if route.max_model_len else row

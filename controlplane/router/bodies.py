@@ -1,0 +1,161 @@
+"""Client bodies: parsed once, passed on as the client's own bytes wherever possible, rewritten only where needed.
+
+New fields are spliced in before the closing brace. JSON readers of engines take the last of two equal keys, as orjson does
+here, so what was judged is what the engine sees; a key that is there already makes the body be written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from controlplane.router import fields
+from controlplane.router.errors import bad_request
+from controlplane.router.limits import Limits
+
+PREFILL_KV = {"do_remote_decode": True, "do_remote_prefill": False}
+IMAGE_TOKENS = 500
+DEFAULT_OUTPUT_TOKENS = 256
+
+# Fields with the values under which a request can be split. Any other value takes the whole path.
+_SPLITTABLE: dict[str, tuple[Any, ...]] = {
+    "n": (None, 1),
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "prompt_logprobs": (None,),
+    "prompt_embeds": (None,),
+    "suffix": (None, ""),
+    "use_beam_search": (None, False),
+    "tool_choice": (None, "auto", "none"),
+}
+
+
+@dataclass(slots=True)
+class Body:
+    """A parsed request body. `raw` is what the client sent; with `rewritten` it is no longer what `data` says."""
+
+    data: dict[str, Any]
+    raw: bytes
+    rewritten: bool
+    model: str
+    stream: bool
+    asked_usage: bool
+    """The client itself wants the usage chunk of a stream."""
+
+
+def parse(raw: bytes, limits: Limits) -> Body:
+    """Reads and cleans a body. Raises ApiError 400 for anything that is not a JSON object naming a model."""
+    try:
+        data = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        if "recursion" in str(error).lower():
+            raise fields.too_deep() from error
+        raise bad_request("The body is not valid JSON.", code="invalid_json") from error
+    if not isinstance(data, dict):
+        raise bad_request("The body must be a JSON object.", code="invalid_json")
+    rewritten = fields.needs_walk(raw, limits.json_depth) and fields.strip(data, limits.json_depth)
+    model = data.get("model")
+    if not isinstance(model, str) or not model:
+        raise bad_request("You must provide a model.", param="model", code="missing_model")
+    options = data.get("stream_options")
+    asked = isinstance(options, dict) and options.get("include_usage") is True
+    return Body(data, raw, rewritten, model, data.get("stream") is True, asked)
+
+
+def set_model(body: Body, name: str) -> None:
+    """Replaces an alias by the name that engines serve."""
+    if body.model != name:
+        body.model = name
+        body.data["model"] = name
+        body.rewritten = True
+
+
+# --- What a decision needs -------------------------------------------------------------------------------------------------
+
+
+def splittable(data: Mapping[str, Any]) -> bool:
+    """Whether prefill on one engine and decode on another gives what one engine would. Doubt means False: types that an
+    engine might still read as another value (`"3"` for n), lists of prompts, images, max_tokens 0."""
+    for name, neutral in _SPLITTABLE.items():
+        value = data.get(name)
+        if value is not None and not any(value is each or (type(value) is type(each) and value == each) for each in neutral):
+            return False
+    if data.get("max_tokens") == 0 or data.get("max_completion_tokens") == 0:
+        return False
+    prompt = data.get("prompt")
+    if isinstance(prompt, list) and not (len(prompt) == 1 or (prompt and all(type(token) is int for token in prompt))):
+        return False
+    return all(_text_only(message) for message in _messages(data))
+
+
+def _messages(data: Mapping[str, Any]) -> list[Any]:
+    messages = data.get("messages")
+    return messages if isinstance(messages, list) else []
+
+
+def _text_only(message: Any) -> bool:
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list):
+        return True
+    return all(isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text") for part in content)
+
+
+def prompt_tokens(data: Mapping[str, Any]) -> int:
+    """A first estimate without a tokenizer: 4 characters a token; token ids are counted. At least 1."""
+    prompt = data.get("prompt", data.get("input"))
+    tokens = sum(_tokens_of(message.get("content")) for message in _messages(data) if isinstance(message, dict))
+    return max(1, tokens + _tokens_of(prompt))
+
+
+def _tokens_of(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value) // 4 + 1
+    if isinstance(value, list):
+        return sum(1 if type(item) is int else _tokens_of(item) for item in value)
+    if isinstance(value, dict):
+        text = value.get("text", value.get("content"))
+        return len(text) // 4 + 1 if isinstance(text, str) else IMAGE_TOKENS
+    return 0
+
+
+def output_tokens(data: Mapping[str, Any], usual: float) -> int:
+    """Expected output: what the model's requests usually take, bounded by the request's own limit."""
+    limit = data.get("max_completion_tokens", data.get("max_tokens"))
+    expected = int(usual)
+    return max(1, min(limit, expected)) if type(limit) is int and limit > 0 else max(1, expected)
+
+
+# --- What engines are sent ------------------------------------------------------------------------------------------------
+
+
+def prefill_bytes(body: Body, kv_params: bool) -> bytes:
+    """The prefill leg: one token, not streamed, and (NIXL) the wish to keep the KV for a decode engine."""
+    leg = dict(body.data)
+    leg.pop("stream_options", None)
+    leg.pop("min_tokens", None)
+    leg["stream"] = False
+    leg["max_tokens"] = 1
+    if leg.get("max_completion_tokens") is not None:
+        leg["max_completion_tokens"] = 1
+    if kv_params:
+        leg["kv_transfer_params"] = PREFILL_KV
+    return orjson.dumps(leg)
+
+
+def answer_bytes(body: Body, kv_params: Mapping[str, Any] | None = None, ask_usage: bool = True) -> bytes:
+    """A decode or whole leg: the client's body, with the KV parameters and, for a stream, the wish for a usage chunk."""
+    extra: dict[str, Any] = {}
+    if kv_params is not None:
+        extra["kv_transfer_params"] = kv_params
+    if ask_usage and body.stream and not body.asked_usage:
+        options = body.data.get("stream_options")
+        extra["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+    if body.rewritten or any(key in body.data for key in extra):
+        return orjson.dumps({**body.data, **extra})
+    if not extra:
+        return body.raw
+    closing = body.raw.rindex(b"}")
+    return b"%b,%b" % (body.raw[:closing], orjson.dumps(extra)[1:])

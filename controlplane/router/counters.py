@@ -1,0 +1,74 @@
+"""What this router has done since it started, for /metrics and for its own telemetry row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+TTFT_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Histogram:
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * len(self.bounds)
+        self.sum = 0.0
+        self.count = 0
+
+    def add(self, seconds: float) -> None:
+        self.sum += seconds
+        self.count += 1
+        for index, bound in enumerate(self.bounds):
+            if seconds <= bound:
+                self.counts[index] += 1
+                break
+
+
+class Counters:
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.requests = 0
+        self.failed = 0
+        """Answers that are an engine's or the router's fault: status 5xx and streams that were cut."""
+        self.retried = 0
+        self.set_aside = 0
+        self.by_outcome: Counter[tuple[str, str, str, str]] = Counter()
+        """(model, path, reason, outcome)"""
+        self.ttft: dict[str, Histogram] = {}
+        self.kv_checks: Counter[str] = Counter()
+        """Late answers that were held: believed or dropped."""
+
+    def saw_ttft(self, model: str, seconds: float) -> None:
+        self.ttft.setdefault(model, Histogram(TTFT_BOUNDS_S)).add(seconds)
+
+
+class Page:
+    """Prometheus text format 0.0.4."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(self, name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, str], float]]) -> None:
+        self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+        self._lines += [f"{name}{_labels(labels)} {value:.12g}" for labels, value in samples]
+
+    def histogram(self, name: str, text: str, label: str, histograms: dict[str, Histogram]) -> None:
+        self._lines += [f"# HELP {name} {text}", f"# TYPE {name} histogram"]
+        for value, histogram in histograms.items():
+            running = 0
+            for bound, count in zip(histogram.bounds, histogram.counts, strict=True):
+                running += count
+                self._lines.append(f"{name}_bucket{_labels({label: value, 'le': repr(bound)})} {running}")
+            self._lines.append(f"{name}_bucket{_labels({label: value, 'le': '+Inf'})} {histogram.count}")
+            self._lines.append(f"{name}_sum{_labels({label: value})} {histogram.sum:.12g}")
+            self._lines.append(f"{name}_count{_labels({label: value})} {histogram.count}")
+
+    def text(self) -> bytes:
+        return ("\n".join(self._lines) + "\n").encode()
+
+
+def _labels(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
+    escaped = (value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for value in labels.values())
+    return "{" + ",".join(f'{name}="{value}"' for name, value in zip(labels, escaped, strict=True)) + "}"

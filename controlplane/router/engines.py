@@ -1,0 +1,129 @@
+"""The router's own state of each engine and model, kept from one routing table to the next."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import xxhash
+
+from controlplane.core import routing, signing
+from controlplane.core.protocol import EngineRoute, ModelRoute, RoutingTable
+from controlplane.router.bodies import DEFAULT_OUTPUT_TOKENS
+from controlplane.router.breaker import Breaker
+from controlplane.router.limits import Limits
+from controlplane.router.pool import Pool
+from controlplane.router.upstream import Fault
+
+EngineId = tuple[str, int, str]
+
+
+class Engine:
+    """One incarnation of an engine at one address. A restart behind the same port is another one."""
+
+    def __init__(self, route: EngineRoute, model: str, rates: routing.Rates, key: str, limits: Limits) -> None:
+        self.route = route
+        self.model = model
+        self.rates = rates
+        self.load = routing.Load()
+        self.salt = xxhash.xxh3_64_intdigest(route.id.encode())
+        self.breaker = Breaker(limits)
+        self.pool = Pool(route.url, limits)
+        self.produced = 0
+        """Events that came from it, ever: its output in tokens, roughly."""
+        self.produced_before = 0
+        self.expiry_reading: tuple[float, asyncio.Task[float | None]] | None = None
+        """The newest reading of its counter of expired leases: (monotonic start, task)."""
+        self.gone = False
+        """No longer in the table; its open legs go on."""
+        host = urlsplit(route.url).netloc.encode()
+        auth = b"authorization: Bearer %b\r\n" % key.encode() if key else b""
+        self._common = b"host: %b\r\n%b" % (host, auth)
+
+    @property
+    def usable(self) -> bool:
+        return not self.breaker.open
+
+    def request(self, path: bytes, body: bytes, forwarded: bytes) -> bytes:
+        """A POST with our own headers and `forwarded`, ready-made header lines."""
+        return b"POST %b HTTP/1.1\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b" % (
+            path, self._common, len(body), forwarded, body,
+        )  # fmt: skip
+
+    def get(self, path: bytes) -> bytes:
+        return b"GET %b HTTP/1.1\r\n%b\r\n" % (path, self._common)
+
+    def failed(self, fault: Fault, now: float) -> bool:
+        """True if the engine is set aside because of it."""
+        return self.breaker.fault(fault.hard, now)
+
+
+class Model:
+    """A model of the table with its engines."""
+
+    def __init__(self, route: ModelRoute, engines: list[Engine], usual_output: float) -> None:
+        self.route = route
+        self.engines = engines
+        self.usual_output = usual_output
+        """Output tokens of its requests, averaged with a weight of 1/50 for the newest."""
+
+    def saw_output(self, tokens: int) -> None:
+        self.usual_output += (tokens - self.usual_output) / 50
+
+
+class Directory:
+    """What the applied table says, joined with what the router has seen."""
+
+    def __init__(self, fleet_secret: bytes | None, limits: Limits) -> None:
+        self._secret = fleet_secret
+        self._limits = limits
+        self._rates: dict[tuple[str, str, int], routing.Rates] = {}
+        self.table: RoutingTable | None = None
+        self.models: dict[str, Model] = {}
+        """By name and by alias."""
+        self.engines: dict[EngineId, Engine] = {}
+        self.leaving: list[Engine] = []
+        """Engines of earlier tables that still have legs open."""
+
+    def apply(self, table: RoutingTable) -> None:
+        """Replaces the table. Engines that stay keep their connections, loads and breakers, whatever their role now is."""
+        engines: dict[EngineId, Engine] = {}
+        models: dict[str, Model] = {}
+        for route in table.models:
+            members = []
+            for engine_route in route.engines:
+                engine = self._engine(route, engine_route)
+                engines[(engine_route.id, engine_route.incarnation, engine_route.url)] = engine
+                members.append(engine)
+            known = self.models.get(route.name)
+            model = Model(route, members, known.usual_output if known else DEFAULT_OUTPUT_TOKENS)
+            for name in (route.name, *route.aliases):
+                models[name] = model
+        for key, engine in self.engines.items():
+            if key not in engines:
+                engine.gone = True
+                engine.pool.close()
+                self.leaving.append(engine)
+        self.table, self.models, self.engines = table, models, engines
+        self.forget_idle()
+
+    def forget_idle(self) -> None:
+        """Lets go of engines that left the table and have no leg open any more."""
+        self.leaving = [engine for engine in self.leaving if engine.load.in_flight or engine.pool.open_connections]
+
+    def all_engines(self) -> list[Engine]:
+        return [*self.engines.values(), *self.leaving]
+
+    def _engine(self, model: ModelRoute, route: EngineRoute) -> Engine:
+        known = self.engines.get((route.id, route.incarnation, route.url))
+        if known is not None and known.model == model.name and known.route.engine_key == route.engine_key:
+            known.route = route
+            return known
+        shape = (model.name, route.gpu, route.tp)
+        rates = self._rates.setdefault(shape, routing.Rates())
+        return Engine(route, model.name, rates, self._key(route), self._limits)
+
+    def _key(self, route: EngineRoute) -> str:
+        if route.engine_key or self._secret is None:
+            return route.engine_key
+        return signing.engine_key(signing.node_key(self._secret, route.node), route.id, route.incarnation)

@@ -1,0 +1,224 @@
+"""One client request from its arrival to its record: identity, body, path, answer. The legs themselves are in flows.py."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from controlplane.core import routing
+from controlplane.core.protocol import RequestRow
+from controlplane.core.routing import Path, Reason
+from controlplane.router import answers, bodies, errors, flows, identity, usage
+from controlplane.router.bodies import Body
+from controlplane.router.client import ClientConnection, ClientRequest
+from controlplane.router.engines import Engine, Model
+from controlplane.router.errors import ApiError
+from controlplane.router.legs import Answer
+from controlplane.router.relay import Relay, Streamed
+from controlplane.router.upstream import Fault
+
+if TYPE_CHECKING:
+    from controlplane.router.app import Router
+
+log = logging.getLogger(__name__)
+
+
+class Exchange:
+    def __init__(
+        self, router: Router, client: ClientConnection, request: ClientRequest, endpoint: str, generates: bool
+    ) -> None:
+        self.router = router
+        self.client = client
+        self.request = request
+        self.endpoint = endpoint
+        self.generates = generates
+        self.arrived_at = time.time()
+        self.started = time.monotonic()
+        self.id = identity.request_id(request.headers, router.ids_in_use)
+        self.forwarded = identity.forwarded(request.headers, self.id)
+        self.model: Model
+        self.body: Body
+        self.need: routing.Request
+        self.model_name = ""
+        self.path = Path.NONE
+        self.reason = Reason.ROUTER
+        self.arm = "main"
+        self.prefill_id = ""
+        self.decode_id = ""
+        self.status = 0
+        self.outcome = "ok"
+        self.retries = 0
+        self.relay: Relay | None = None
+        self.usage = usage.Usage()
+        self.cached_tokens: int | None = None
+        self.prefill_ms: float | None = None
+        self.prefill_end: float | None = None
+        self.first_at: float | None = None
+        self.kv_bytes: int | None = None
+
+    # --- the whole course ---
+
+    async def run(self) -> None:
+        """Serves the request. The client has its answer, or has gone, when this returns."""
+        counters = self.router.counters
+        counters.in_flight += 1
+        counters.requests += 1
+        self.router.ids_in_use.add(self.id)
+        close = False
+        try:
+            self._prepare()
+            await flows.serve(self)
+        except ApiError as error:
+            close = self._refuse(error)
+        except asyncio.CancelledError:
+            close = True
+            if self.client.gone:
+                self.status, self.outcome = self.status or 499, "cancelled"
+            else:
+                self._refuse(errors.stopping())
+        except Exception:  # a bug of ours must not leave a client without an answer
+            log.exception("request %s failed inside the router", self.id.decode())
+            close = self._refuse(ApiError(500, "The router failed.", Reason.ENGINE_FAULT, code="internal_error"))
+        finally:
+            if self.relay is not None:
+                self.relay.abort()
+            self.router.ids_in_use.discard(self.id)
+            counters.in_flight -= 1
+            self._record()
+        self.client.finish(close or self.outcome == "cut")
+
+    def _prepare(self) -> None:
+        """Everything that is known before an engine is asked. Raises ApiError."""
+        table = self.router.directory.table
+        if table is None:
+            raise errors.ApiError(
+                503, "This router has no routing table yet.", Reason.NO_ENGINE, code="no_table", retry_after_s=2
+            )
+        key = identity.authenticate(table, self.request.headers)
+        if self.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise errors.bad_request("Compressed request bodies are not supported.", code="unsupported_encoding")
+        self.body = bodies.parse(self.request.body(), self.router.limits)
+        model = self.router.directory.models.get(self.body.model)
+        if model is None:
+            message = f"The model {self.body.model[:200]!r} does not exist."
+            raise ApiError(404, message, Reason.UNKNOWN_MODEL, code="model_not_found", param="model")
+        self.model, self.model_name = model, model.route.name
+        identity.authorize(key, self.model_name)
+        bodies.set_model(self.body, self.model_name)
+        data = self.body.data
+        session = identity.session(self.request.headers)
+        self.need = routing.Request(
+            prompt_tokens=bodies.prompt_tokens(data),
+            output_tokens=bodies.output_tokens(data, model.usual_output),
+            session=xxhash.xxh3_64_intdigest(session or self.id),
+            splittable=self.generates and bodies.splittable(data),
+            generates=self.generates,
+        )
+
+    # --- answers ---
+
+    def head_of(self, content_type: bytes, length: int | None) -> bytes:
+        """The head of a good answer whose bytes follow."""
+        self.status = 200
+        http10 = self.request.http10
+        close = not self.request.keep_alive or self.router.stopping or (http10 and length is None)
+        if close:
+            self.request.keep_alive = False
+        return answers.head(200, self.id, self._route(), content_type, length, close, b"cache-control: no-cache\r\n", http10)
+
+    def send(self, answer: Answer) -> None:
+        """A complete answer of an engine, good or a client's 4xx, to the client."""
+        self.status = answer.status
+        if answer.status >= 400:
+            self.outcome = "client_error"
+        extra = b""
+        retry_after = answer.headers.get(b"retry-after")
+        if retry_after is not None and retry_after.isdigit():
+            extra = b"retry-after: %b\r\n" % retry_after
+        content_type = answer.headers.get(b"content-type", answers.JSON)
+        close = not self.request.keep_alive or self.router.stopping
+        head = answers.head(answer.status, self.id, self._route(), content_type, len(answer.body), close, extra)
+        self.client.write(head + answer.body)
+
+    def _refuse(self, error: ApiError) -> bool:
+        """Answers with an error, or ends a stream with it. True if the connection must be closed."""
+        if self.relay is not None and self.relay.cut(error):
+            self.outcome = "cut"
+            return True
+        self.status = error.status
+        self.outcome = "client_error" if error.status < 500 else "engine_error"
+        self.reason = error.reason
+        self.router.write_error(self.client, error, self.id, self._route(), close=not self.request.keep_alive)
+        return False
+
+    def _route(self) -> bytes:
+        return answers.route(self.path, self.reason, self.prefill_id, self.decode_id)
+
+    # --- notes for the record ---
+
+    def note_fault(self, engine: Engine, fault: Fault) -> None:
+        """An engine failed this request: counts against it, and once more against our budget of retries."""
+        self.retries += 1
+        self.router.engine_failed(engine, fault)
+
+    def note_answer(self, engine: Engine, relay: Relay, outcome: Answer | Streamed) -> None:
+        """A leg that answered the client is over: its counts, and the engine's good name unless the stream was cut."""
+        self.first_at = relay.first_at
+        if isinstance(outcome, Streamed):
+            self.usage = usage.of_document(relay.watch.usage)
+            if outcome.cut:
+                self.outcome = "cut"
+                self.router.engine_failed(engine, Fault("stream"))
+                return
+        elif outcome.status == 200:
+            self.usage = usage.of_body(outcome.body)
+            engine.produced += self.usage.output or 0
+        engine.breaker.success()
+        if self.usage.output:
+            self.model.saw_output(self.usage.output)
+
+    def _record(self) -> None:
+        now = time.monotonic()
+        counters = self.router.counters
+        if self.outcome in ("engine_error", "cut"):
+            counters.failed += 1
+        counters.retried += 1 if self.retries else 0
+        counters.by_outcome[(self.model_name, self.path, self.reason, self.outcome)] += 1
+        if not self.model_name:
+            return  # never got as far as a model: counted, not told one by one
+        ttft = None if self.first_at is None else self.first_at - self.started
+        if ttft is not None and self.outcome == "ok":
+            counters.saw_ttft(self.model_name, ttft)
+        relay = self.relay
+        self.router.telemetry.request(
+            RequestRow(
+                id=self.id.decode(),
+                model=self.model_name,
+                path=self.path.value,
+                reason=self.reason.value,
+                status=self.status,
+                outcome=self.outcome,  # type: ignore[arg-type]  # only set from the closed list
+                arrived_at=self.arrived_at,
+                stream=self.body.stream,
+                prefill_engine=self.prefill_id,
+                decode_engine=self.decode_id,
+                prefill_ms=self.prefill_ms,
+                handoff_ms=_between_ms(self.prefill_end, self.first_at),
+                ttft_ms=_between_ms(self.started, self.first_at),
+                total_ms=(now - self.started) * 1000.0,
+                itl_ms=tuple(relay.gaps_ms) if relay is not None else (),
+                prompt_tokens=self.usage.prompt,
+                output_tokens=self.usage.output,
+                cached_tokens=self.usage.cached if self.prefill_end is None else self.cached_tokens,
+                kv_bytes=self.kv_bytes,
+                retries=self.retries,
+            )
+        )
+
+
+def _between_ms(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else (end - start) * 1000.0

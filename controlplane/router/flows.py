@@ -1,0 +1,285 @@
+"""The order of legs: whole, or prefill then decode, with what happens when one of them fails before the first byte.
+
+Which engine and which way out are decisions of core.routing; this file carries them out and keeps the budgets: one retry
+on another engine per kind of leg, one prefill for KV that was lost.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import orjson
+
+from controlplane.core import routing
+from controlplane.core.routing import Path, Reason
+from controlplane.router import bodies, errors, legs, usage
+from controlplane.router.engines import Engine
+from controlplane.router.errors import ApiError
+from controlplane.router.handoff import Handoff
+from controlplane.router.legs import Answer
+from controlplane.router.relay import Late, Relay
+from controlplane.router.upstream import Fault
+
+if TYPE_CHECKING:
+    from controlplane.router.exchange import Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class KvLost:
+    """The decode engine answered so late that its KV may have been somebody else's: the answer was dropped."""
+
+
+async def serve(x: Exchange) -> None:
+    """Answers the client. Raises ApiError if no engine could, before or after a part of the answer was sent."""
+    decision = routing.decide_path(x.model.route, x.model.engines, x.need)
+    x.arm, x.reason = decision.arm, decision.reason
+    if decision.path is Path.NONE:
+        raise errors.no_engine(x.model_name)
+    x.path = decision.path
+    if decision.path is Path.DISAGGREGATED:
+        await Split(x).run()
+    else:
+        await whole(x, set())
+
+
+async def whole(x: Exchange, tried: set[str], last: Fault | None = None) -> None:
+    """One engine does everything; one retry on another."""
+    body = bodies.answer_bytes(x.body, ask_usage=x.generates)
+    retries = 1
+    while True:
+        engine = routing.choose("whole", x.model.engines, x.need, x.arm, tried).engine
+        if engine is None:
+            raise error_of(last, x.model_name)
+        outcome = await answer_leg(x, engine, body, None, x.need.prompt_tokens)
+        if not isinstance(outcome, Fault):
+            return
+        last = outcome
+        x.note_fault(engine, outcome)
+        tried.add(engine.route.id)
+        if retries == 0:
+            raise error_of(last, x.model_name)
+        retries -= 1
+
+
+def error_of(fault: Fault | None, model: str) -> ApiError:
+    """What the client is told when the last engine failed with `fault`; None: there was none to ask."""
+    if fault is None or fault.status == 503:
+        return errors.no_engine(model)
+    return errors.engine_timeout() if fault.kind == "timeout" else errors.engine_fault()
+
+
+async def answer_leg(
+    x: Exchange, engine: Engine, body: bytes, handoff: Handoff | None, prefill_tokens: int
+) -> Fault | KvLost | None:
+    """The leg whose answer is the client's. None: the client has it (or its error, or as much of it as there was)."""
+    limits = x.router.limits
+    reserved = engine.load.reserve(prefill_tokens, x.need.output_tokens)
+    x.decode_id = engine.route.id
+
+    def first_byte() -> None:
+        reserved.prefill_done()
+        if handoff is not None:
+            handoff.end("pulled")
+
+    def event() -> None:
+        engine.produced += 1
+
+    x.relay = relay = Relay(
+        x.client,
+        x.head_of,
+        limits,
+        strip_usage=x.generates and not x.body.asked_usage,
+        expects_done=x.generates,
+        http10=x.request.http10,
+        late_after=handoff.late_after if handoff is not None else float("inf"),
+        on_first=first_byte,
+        on_event=event,
+    )
+    if handoff is not None:
+        handoff.decode_starts(engine.route.id)
+    try:
+        request = engine.request(x.endpoint.encode(), body, x.forwarded)
+        outcome = await legs.run(engine.pool, request, relay, limits.first_byte_s, limits)
+        if handoff is not None and _is_late(outcome, handoff):
+            kept = await handoff.kv_kept()
+            x.router.counters.kv_checks["believed" if kept else "dropped"] += 1
+            if not kept:
+                handoff.end("dropped")
+                return KvLost()
+            if isinstance(outcome, Late):
+                outcome = relay.release() or await relay.wait()
+        if isinstance(outcome, Fault):
+            return outcome
+        assert not isinstance(outcome, Late)
+        if isinstance(outcome, Answer):
+            if outcome.status == 200:
+                first_byte()
+            x.send(outcome)
+        x.note_answer(engine, relay, outcome)
+        return None
+    finally:
+        relay.abort()
+        reserved.release()
+
+
+def _is_late(outcome: object, handoff: Handoff) -> bool:
+    whole_and_late = isinstance(outcome, Answer) and outcome.status == 200 and time.monotonic() > handoff.late_after
+    return isinstance(outcome, Late) or whole_and_late
+
+
+class Split:
+    """Prefill on one engine, decode on another that is chosen when the prefill is done."""
+
+    def __init__(self, x: Exchange) -> None:
+        self.x = x
+        self.route = x.model.route
+        self.prefill_tried: set[str] = set()
+        self.decode_tried: set[str] = set()
+        self.prefill_retries = 1
+        self.decode_retries = 1
+        self.kv_retries = 1
+        self.last: Fault | None = None
+
+    async def run(self) -> None:
+        again = True
+        while again:
+            handoff = await self._prefill()
+            if handoff is None:
+                return
+            try:
+                again = await self._decode(handoff)
+            finally:
+                handoff.end("client_gone" if self.x.client.gone else "stranded")
+
+    # --- prefill ---
+
+    async def _prefill(self) -> Handoff | None:
+        """KV ready to be pulled; None if the request was answered without."""
+        x = self.x
+        while True:
+            engine = routing.choose("prefill", x.model.engines, x.need, x.arm, self.prefill_tried).engine
+            if engine is None:
+                await self._without_prefill()
+                return None
+            outcome = await self._prefill_leg(engine)
+            if isinstance(outcome, Handoff):
+                return outcome
+            if isinstance(outcome, Answer):
+                x.send(outcome)  # the client's own mistake, told by the engine
+                return None
+            self.last = outcome
+            x.note_fault(engine, outcome)
+            self.prefill_tried.add(engine.route.id)
+            if routing.after_prefill_loss(self.route.on_prefill_loss, self.route.strict, self.prefill_retries) != "retry":
+                await self._without_prefill()
+                return None
+            self.prefill_retries -= 1
+
+    async def _without_prefill(self) -> None:
+        if routing.after_prefill_loss(self.route.on_prefill_loss, self.route.strict, 0) == "fail":
+            raise error_of(self.last, self.x.model_name)
+        await self._whole_instead(Reason.PREFILL_LOST, self.prefill_tried | self.decode_tried)
+
+    async def _prefill_leg(self, engine: Engine) -> Handoff | Answer | Fault:
+        x, limits = self.x, self.x.router.limits
+        x.prefill_id, x.decode_id = engine.route.id, ""
+        pulls_by_params = self.route.connector == "nixl"
+        request = engine.request(x.endpoint.encode(), bodies.prefill_bytes(x.body, pulls_by_params), x.forwarded)
+        reserved = engine.load.reserve(x.need.prompt_tokens, 0)
+        started = time.monotonic()
+        try:
+            collector = legs.Collector(limits.prefill_answer_bytes)
+            outcome = await legs.run(engine.pool, request, collector, limits.prefill_s, limits)
+        finally:
+            reserved.release()
+        ended = time.monotonic()
+        if isinstance(outcome, Fault):
+            return outcome
+        if outcome.status != 200:
+            is_clients = 400 <= outcome.status < 500 and outcome.status not in (401, 403)
+            return outcome if is_clients else Fault("status", status=outcome.status)
+        engine.load.last_prefill_end = time.time()
+        engine.breaker.success()
+        x.prefill_ms, x.prefill_end = (ended - started) * 1000.0, ended
+        return self._handoff(engine, outcome.body, ended, started)
+
+    def _handoff(self, engine: Engine, body: bytes, ended: float, started: float) -> Handoff | Fault:
+        """What the prefill's answer says: the KV parameters, and how long the prompt really is."""
+        x = self.x
+        try:
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return Fault("protocol")
+        if not isinstance(document, dict):
+            return Fault("protocol")
+        used = usage.of_document(document.get("usage"))
+        if used.prompt:
+            x.need = replace(x.need, prompt_tokens=used.prompt)
+            engine.rates.saw_prefill(used.prompt - (used.cached or 0), ended - started)
+        x.cached_tokens = used.cached
+        params = document.get("kv_transfer_params")
+        has_kv = self.route.connector == "nixl" and isinstance(params, dict) and params.get("do_remote_prefill") is True
+        if self.route.connector == "nixl" and not has_kv:
+            x.reason = Reason.NO_KV
+        x.kv_bytes = x.need.prompt_tokens * self.route.kv_bytes_per_token if x.reason is not Reason.NO_KV else 0
+        handoff = Handoff(engine, params if has_kv else None, ended, self.route.kv_lease_s, x.router.limits)
+        handoff.enter(x.router.ledger, x.id.decode(), x.kv_bytes)
+        return handoff
+
+    # --- decode ---
+
+    async def _decode(self, handoff: Handoff) -> bool:
+        """True if the prompt must be prefilled again."""
+        x = self.x
+        body = bodies.answer_bytes(x.body, handoff.kv_params)
+        prefill_tokens = x.need.prompt_tokens if x.reason is Reason.NO_KV else 0
+        while True:
+            if handoff.kv_params and not routing.decode_may_start(handoff.prefill_end, handoff.lease_s, time.monotonic()):
+                return self._prefill_again()
+            engine = self._next_decode(handoff)
+            if engine is None:
+                await self._without_decode()
+                return False
+            outcome = await answer_leg(x, engine, body, handoff, prefill_tokens)
+            if outcome is None:
+                return False
+            if isinstance(outcome, KvLost):
+                return self._prefill_again()
+            self.last = outcome
+            x.note_fault(engine, outcome)
+            self.decode_tried.add(engine.route.id)
+            if self.decode_retries == 0:
+                raise error_of(outcome, x.model_name)
+            self.decode_retries -= 1
+            if outcome.sent and handoff.kv_params is not None and self._next_decode(handoff) is not None:
+                # It may have pulled the KV, and the prefill engine may have given the blocks away since.
+                return True
+
+    def _next_decode(self, handoff: Handoff) -> Engine | None:
+        x = self.x
+        return routing.choose(
+            "decode", x.model.engines, x.need, x.arm, self.decode_tried, handoff.engine.route.compat
+        ).engine
+
+    def _prefill_again(self) -> bool:
+        if self.kv_retries == 0:
+            raise errors.engine_timeout()
+        self.kv_retries -= 1
+        self.x.retries += 1
+        self.x.reason = Reason.KV_LOST
+        return True
+
+    async def _without_decode(self) -> None:
+        if self.route.strict:
+            raise error_of(self.last, self.x.model_name)
+        reason = Reason.DECODE_LOST if self.decode_tried else Reason.DECODE_UNAVAILABLE
+        await self._whole_instead(reason, self.prefill_tried | self.decode_tried)
+
+    async def _whole_instead(self, reason: Reason, tried: set[str]) -> None:
+        x = self.x
+        x.path, x.reason = Path.WHOLE, reason
+        x.prefill_id = ""
+        x.prefill_ms = x.prefill_end = x.kv_bytes = None
+        await whole(x, tried, self.last)

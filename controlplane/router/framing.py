@@ -1,0 +1,173 @@
+"""The body of an engine's answer, out of its HTTP/1.1 framing (RFC 9112 section 6). No I/O.
+
+The head is parsed by httptools; a stream of small chunks is watched here, because one call per read is far cheaper than
+one call per chunk. `feed` also tells when a read was nothing but whole chunks, which may then be passed on as they came.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+_MAX_SIZE_LINE = 256
+
+
+class BadFraming(ValueError):
+    """An engine broke the rules of HTTP. The connection cannot be used any more."""
+
+
+class Framing(Protocol):
+    ended: bool
+
+    def feed(self, data: bytes) -> bytes:
+        """The payload in `data`. Raises BadFraming."""
+        ...
+
+    def close(self) -> bool:
+        """The connection was closed: whether that is a proper end."""
+        ...
+
+    @property
+    def as_it_came(self) -> bool:
+        """Whether the last `data` was whole chunks and nothing else."""
+        ...
+
+
+class Sized:
+    """content-length."""
+
+    as_it_came = False
+
+    def __init__(self, length: int) -> None:
+        self.left = length
+        self.ended = length == 0
+
+    def feed(self, data: bytes) -> bytes:
+        if len(data) > self.left:
+            raise BadFraming("more bytes than content-length")
+        self.left -= len(data)
+        self.ended = self.left == 0
+        return data
+
+    def close(self) -> bool:
+        return self.ended
+
+
+class UntilClose:
+    """Neither length nor chunks: ends with the connection."""
+
+    as_it_came = False
+    ended = False
+
+    def feed(self, data: bytes) -> bytes:
+        return data
+
+    def close(self) -> bool:
+        self.ended = True
+        return True
+
+
+class Chunked:
+    """transfer-encoding: chunked."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.as_it_came = False
+        self._rest = b""  # an incomplete size line or trailer
+        self._need = 0  # bytes of the open chunk still to come, its CRLF included
+        self._trailers = False
+
+    def close(self) -> bool:
+        return self.ended
+
+    def feed(self, data: bytes) -> bytes:
+        if not self._need and not self._rest and not self._trailers:
+            # Nearly always: one read is one chunk.
+            line = data.find(b"\r\n", 0, _MAX_SIZE_LINE)
+            if line > 0:
+                size = _size(data[:line])
+                if size and line + size + 4 == len(data) and data.endswith(b"\r\n"):
+                    self.as_it_came = True
+                    return data[line + 2 : -2]
+        return self._slow(data)
+
+    def _slow(self, data: bytes) -> bytes:
+        self.as_it_came = False
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        parts: list[bytes] = []
+        at = 0
+        while at < len(data) and not self.ended:
+            if self._need:
+                at = self._take(data, at, parts)
+                continue
+            line = data.find(b"\r\n", at, at + _MAX_SIZE_LINE)
+            if line < 0:
+                if len(data) - at >= _MAX_SIZE_LINE:
+                    raise BadFraming("a chunk size line without an end")
+                self._rest = data[at:]
+                break
+            self._line(data[at:line])
+            at = line + 2
+        if self.ended and at < len(data):
+            raise BadFraming("bytes after the last chunk")
+        return b"".join(parts)
+
+    def _take(self, data: bytes, at: int, parts: list[bytes]) -> int:
+        """Moves payload of the open chunk into `parts`, and checks the CRLF that ends it."""
+        payload = self._need - 2
+        if payload > 0:
+            part = data[at : at + payload]
+            parts.append(part)
+            self._need -= len(part)
+            return at + len(part)
+        expected = b"\r\n"[-self._need :]
+        got = data[at : at + len(expected)]
+        if not expected.startswith(got):
+            raise BadFraming("a chunk does not end where its size says")
+        self._need -= len(got)
+        return at + len(got)
+
+    def _line(self, line: bytes) -> None:
+        if self._trailers:
+            self.ended = not line
+            return
+        size = _size(line)
+        if size:
+            self._need = size + 2
+        else:
+            self._trailers = True
+
+
+def _size(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    try:
+        if not digits.isalnum() or len(digits) > 8:
+            raise ValueError
+        return int(digits, 16)
+    except ValueError:
+        raise BadFraming("not a chunk size") from None
+
+
+def of_head(headers: dict[bytes, bytes], status: int) -> Framing:
+    """The framing that an answer's head announces. Raises BadFraming."""
+    if status in (204, 304):
+        return Sized(0)
+    coding = headers.get(b"transfer-encoding")
+    if coding is not None:
+        if coding.lower() != b"chunked":
+            raise BadFraming("an unknown transfer coding")
+        return Chunked()
+    length = headers.get(b"content-length")
+    if length is None:
+        return UntilClose()
+    if not length.isdigit():
+        raise BadFraming("not a content-length")
+    return Sized(int(length))
+
+
+def chunk(payload: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+LAST_CHUNK = b"0\r\n\r\n"

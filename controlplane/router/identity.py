@@ -1,0 +1,72 @@
+"""What a client may say about its request: its id, trace and session, checked and bounded, and its API key."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from itertools import count
+
+from controlplane.core.protocol import KeyEntry, RoutingTable
+from controlplane.core.routing import Reason
+from controlplane.router.errors import ApiError
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACESTATE = re.compile(rb"[\x20-\x7e]{1,512}")
+_SESSION = re.compile(rb"[\x21-\x7e]{1,256}")
+
+_boot = secrets.token_hex(6)
+_numbers = count(1)
+
+
+def request_id(headers: Mapping[bytes, bytes], in_use: set[bytes]) -> bytes:
+    """The client's x-request-id if it is well-formed and not in use now (engines take it for a key), else a new one."""
+    wanted = headers.get(b"x-request-id", b"")
+    if wanted and wanted not in in_use and _REQUEST_ID.fullmatch(wanted):
+        return wanted
+    return f"{_boot}-{next(_numbers):x}".encode()
+
+
+def session(headers: Mapping[bytes, bytes]) -> bytes | None:
+    value = headers.get(b"x-session-id")
+    return value if value is not None and _SESSION.fullmatch(value) else None
+
+
+def forwarded(headers: Mapping[bytes, bytes], id: bytes) -> bytes:
+    """The header lines that engines get besides the router's own. A closed list: nothing else of a client's passes."""
+    lines = b"x-request-id: %b\r\n" % id
+    traceparent = headers.get(b"traceparent")
+    if traceparent is not None and _TRACEPARENT.fullmatch(traceparent):
+        lines += b"traceparent: %b\r\n" % traceparent
+        state = headers.get(b"tracestate")
+        if state is not None and _TRACESTATE.fullmatch(state):
+            lines += b"tracestate: %b\r\n" % state
+    name = session(headers)
+    if name is not None:
+        lines += b"x-session-id: %b\r\n" % name
+    return lines
+
+
+def authenticate(table: RoutingTable, headers: Mapping[bytes, bytes]) -> KeyEntry | None:
+    """The entry of the client's key; None if the table needs none. Raises ApiError 401."""
+    if not table.require_key:
+        return None
+    scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
+    key = value.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+    digest = hashlib.sha256(key).hexdigest()
+    for entry in table.keys:
+        if secrets.compare_digest(entry.sha256, digest):
+            return entry
+    raise ApiError(
+        401, "A valid API key is needed: Authorization: Bearer <key>.", Reason.UNAUTHORIZED, code="invalid_api_key"
+    )
+
+
+def authorize(key: KeyEntry | None, model: str) -> None:
+    """Raises ApiError 403 if the key does not cover the model."""
+    if key is not None and "*" not in key.models and model not in key.models:
+        raise ApiError(
+            403, f"This API key does not cover the model {model!r}.", Reason.FORBIDDEN, code="model_forbidden", param="model"
+        )

@@ -1,0 +1,113 @@
+"""Runs one leg on one engine: takes or makes a connection, and hides connections that had gone stale in the pool."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from controlplane.router.limits import Limits
+from controlplane.router.pool import ConnectFailed, Pool
+from controlplane.router.upstream import EngineConnection, Fault, Sink
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer of an engine."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+class WaitingSink(Sink, Generic[T]):
+    """A sink that somebody waits for. `settle` gives the outcome of a leg, or of one stage of it."""
+
+    def __init__(self) -> None:
+        self.connection: EngineConnection | None = None
+        self._future: asyncio.Future[T | Fault] | None = None
+        self._early: T | Fault | None = None
+
+    def settle(self, outcome: T | Fault) -> None:
+        if self._future is None:
+            self._early = outcome
+        elif not self._future.done():
+            self._future.set_result(outcome)
+
+    async def wait(self) -> T | Fault:
+        """The next outcome. The leg's connection is closed if the waiting task is cancelled."""
+        try:
+            if self._early is not None:
+                return self._early
+            self._future = asyncio.get_running_loop().create_future()
+            return await self._future
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        finally:
+            self._future = None
+            self._early = None
+
+    def abort(self) -> None:
+        """Ends the leg; the engine sees its connection close and stops working on it. Nothing happens after its end."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.abort()
+
+    def lost(self, fault: Fault) -> None:
+        self.connection = None
+        self.settle(fault)
+
+
+class Collector(WaitingSink[Answer]):
+    """Keeps a whole answer of at most `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+        self._status = 0
+        self._headers: dict[bytes, bytes] = {}
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        self._status, self._headers = status, headers
+
+    def body(self, payload: bytes, as_it_came: bytes | None) -> None:
+        self._size += len(payload)
+        if self._size > self._limit:
+            self.abort()
+            self.settle(Fault("too_large"))
+            return
+        self._parts.append(payload)
+
+    def end(self) -> None:
+        self.connection = None
+        self.settle(Answer(self._status, self._headers, b"".join(self._parts)))
+
+
+async def run(pool: Pool, request: bytes, sink: WaitingSink[T], patience_s: float, limits: Limits) -> T | Fault:
+    """Sends `request` and waits for the sink's first outcome. An idle connection that the engine had closed in the
+    meantime is replaced by a new one, once, without anybody noticing."""
+    connection = pool.take()
+    sent = False
+    if connection is not None:
+        outcome = await _on(connection, request, sink, patience_s, limits)
+        if not (isinstance(outcome, Fault) and outcome.stale):
+            return outcome
+        sent = outcome.sent
+    try:
+        connection = await pool.connect()
+    except ConnectFailed:
+        return Fault("connect", sent=sent)
+    return await _on(connection, request, sink, patience_s, limits)
+
+
+async def _on(
+    connection: EngineConnection, request: bytes, sink: WaitingSink[T], patience_s: float, limits: Limits
+) -> T | Fault:
+    sink.connection = connection
+    connection.start(request, sink, patience_s, limits.stale_s)
+    return await sink.wait()

@@ -1,0 +1,56 @@
+"""Every bound of the router in one place: sizes in bytes, times in seconds. A test may shorten them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    body_bytes: int = 32 * 1024 * 1024
+    """Of a client's request. Larger: 413 before it is read."""
+    head_bytes: int = 32 * 1024
+    """Of a client's request line and headers. Larger: 431."""
+    headers: int = 100
+    json_depth: int = 100
+    """Engines parse recursively: deeper documents could crash them."""
+    pipelined: int = 64
+    """Requests read ahead on one connection; with more it is closed after answering these."""
+    held_bytes: int = 64 * 1024
+    """Read ahead of a busy client before its socket is left unread."""
+    answer_bytes: int = 1024 * 1024
+    """A whole answer up to this size is kept until it is complete, so that a dying engine can still be replaced."""
+    event_bytes: int = 256 * 1024
+    """An incomplete server-sent event longer than this is passed on as it is."""
+    prefill_answer_bytes: int = 8 * 1024 * 1024
+    metrics_bytes: int = 8 * 1024 * 1024
+
+    head_s: float = 15.0
+    """From a request's first byte to the end of its headers."""
+    body_idle_s: float = 30.0
+    """Between two reads of a request body."""
+    keep_alive_s: float = 75.0
+    client_stall_s: float = 300.0
+    """A client that takes no bytes for this long is cut off."""
+    linger_s: float = 5.0
+    """After a refusal, what the client still sends is read and dropped for this long, so that it sees the answer."""
+
+    connect_s: float = 3.0
+    prefill_s: float = 300.0
+    first_byte_s: float = 600.0
+    stream_idle_s: float = 300.0
+    """Between two reads from an engine."""
+    metrics_s: float = 5.0
+    probe_s: float = 30.0
+    engine_idle_s: float = 4.0
+    """An unused engine connection is closed after this; uvicorn closes it after 5."""
+    idle_per_engine: int = 256
+    stale_s: float = 1.0
+    """A reused connection that is closed this soon, without a byte, was closed before the engine saw the request."""
+
+    set_aside_s: float = 1.0
+    set_aside_max_s: float = 30.0
+    soft_faults: int = 3
+    """Answers 5xx or out of time, in a row, that set an engine aside. A refused or broken connection does at once."""
+    stop_s: float = 10.0
+    """How long streams may finish after SIGTERM."""

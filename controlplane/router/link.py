@@ -1,0 +1,153 @@
+"""The router's link to Valkey: tables in, its fact and telemetry out. When Valkey is away everything here waits and tries
+again; nothing of it is on the path of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from controlplane.core import names, signing
+from controlplane.core.codec import encode
+from controlplane.core.protocol import RouterFact
+from controlplane.router.app import Router
+from controlplane.router.tables import Tables
+from controlplane.router.telemetry import Outbox
+
+log = logging.getLogger(__name__)
+
+POLL_S = 2.0
+TICK_S = 1.0
+WAIT_FIRST_S = 0.2
+WAIT_MAX_S = 5.0
+LOST = (RedisError, OSError, TimeoutError)
+
+
+def client(url: str) -> Redis:
+    """A client that gives up soon: this module does its own waiting. Raises ValueError for a URL that is none."""
+    return Redis.from_url(url, socket_connect_timeout=2.0, socket_timeout=5.0, retry=Retry(NoBackoff(), 0))
+
+
+class Link:
+    def __init__(
+        self, router: Router, tables: Tables, outbox: Outbox, secret: bytes, url: str, telemetry_url: str, own_url: str
+    ) -> None:
+        self._router = router
+        self._tables = tables
+        self._outbox = outbox
+        self._key = signing.router_key(secret)
+        self._broker = client(url)
+        self._stream = client(telemetry_url) if telemetry_url != url else self._broker
+        self._own_url = own_url
+        self._seq = 0
+        self._told: RouterFact | None = None
+        self._told_at = 0.0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await asyncio.gather(
+            self._forever("table", self._follow_table),
+            self._forever("facts", self._tell_facts),
+            self._forever("telemetry", self._send_telemetry),
+        )
+
+    async def close(self) -> None:
+        """Sends what is left and takes the fact back, so that nobody waits for a router that is gone. Gives up soon."""
+        try:
+            async with asyncio.timeout(2.0):
+                await self._flush()
+                await self._broker.delete(names.fact_key("router", self._router.id))
+                await self._broker.publish(names.FACT_CHANNEL, f"router:{self._router.id}")
+        except LOST:
+            log.info("Valkey is away: the last records were not sent")
+        for each in {self._broker, self._stream}:
+            await each.aclose()
+
+    async def _forever(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs `work`, which only ends by failing, again and again, and says once that Valkey is away."""
+        wait_s, away = WAIT_FIRST_S, False
+        while True:
+            started = time.monotonic()
+            try:
+                await work()
+            except LOST as error:
+                if time.monotonic() - started > 2 * POLL_S:
+                    wait_s, away = WAIT_FIRST_S, False  # it had worked
+                if not away:
+                    log.warning("Valkey is away (%s: %s); going on without it", what, type(error).__name__)
+                away = True
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, WAIT_MAX_S)
+
+    # --- tables ---
+
+    async def _follow_table(self) -> None:
+        """The announcement makes it quick, the poll makes it sure."""
+        async with self._broker.pubsub() as announcements:
+            await announcements.subscribe(names.TABLE_CHANNEL)
+            while True:
+                envelope = await self._broker.get(names.TABLE_KEY)
+                if envelope is not None:
+                    self._tables.offer_sealed(envelope if isinstance(envelope, bytes) else envelope.encode(), "Valkey")
+                await announcements.get_message(ignore_subscribe_messages=True, timeout=POLL_S)
+
+    # --- facts ---
+
+    def fact(self) -> RouterFact:
+        table = self._router.directory.table
+        epoch, generation = table.stamp if table is not None else (0, 0)
+        return RouterFact(
+            router=self._router.id,
+            boot=self._outbox.boot,
+            seq=self._seq,
+            at=time.time(),
+            epoch=epoch,
+            generation=generation,
+            url=self._own_url,
+            loads=self._router.loads(),
+            set_aside=self._router.set_aside(),
+        )
+
+    async def _tell_facts(self) -> None:
+        """On a new table at once; every second while anything changes; at least every FACT_EVERY_S."""
+        while True:
+            fact = self.fact()
+            previous = self._told
+            same = previous is not None and replace(fact, at=previous.at, seq=previous.seq) == previous
+            if not same or time.monotonic() - self._told_at >= names.FACT_EVERY_S - TICK_S / 2:
+                self._router.table_changed.clear()
+                await self._tell(fact)
+            try:
+                async with asyncio.timeout(TICK_S):
+                    await self._router.table_changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _tell(self, fact: RouterFact) -> None:
+        self._seq += 1
+        fact = replace(fact, seq=self._seq)
+        pipeline = self._broker.pipeline(transaction=False)
+        pipeline.set(names.fact_key("router", self._router.id), signing.seal(self._key, encode(fact)), ex=names.FACT_TTL_S)
+        pipeline.publish(names.FACT_CHANNEL, f"router:{self._router.id}")
+        await pipeline.execute()
+        self._told, self._told_at = fact, time.monotonic()
+
+    # --- telemetry ---
+
+    async def _send_telemetry(self) -> None:
+        while True:
+            self._outbox.router(self._router.row())
+            await self._flush()
+            await asyncio.sleep(TICK_S)
+
+    async def _flush(self) -> None:
+        while (message := self._outbox.next_message()) is not None:
+            await self._stream.xadd(names.TELEMETRY_STREAM, {"r": message}, maxlen=names.TELEMETRY_MAXLEN, approximate=True)
+            self._outbox.confirmed()

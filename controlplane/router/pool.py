@@ -1,0 +1,84 @@
+"""Keep-alive connections to one engine, newest first. Connections are made on demand and dropped when unused."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from urllib.parse import urlsplit
+
+from controlplane.router.limits import Limits
+from controlplane.router.upstream import EngineConnection, Fault
+
+
+class ConnectFailed(Exception):
+    """No connection to the engine could be made in time."""
+
+
+class Pool:
+    def __init__(self, url: str, limits: Limits) -> None:
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._port = parts.port or 80
+        self._limits = limits
+        self._idle: list[EngineConnection] = []
+        self._busy: set[EngineConnection] = set()
+        self._closing = False
+
+    def take(self) -> EngineConnection | None:
+        """An idle connection that is still open, if there is one."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed:
+                self._busy.add(connection)
+                return connection
+        return None
+
+    async def connect(self) -> EngineConnection:
+        """A new connection. Raises ConnectFailed."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limits.connect_s):
+                transport, connection = await loop.create_connection(
+                    lambda: EngineConnection(self._idled, self._gone), self._host, self._port
+                )
+        except (OSError, TimeoutError) as error:
+            raise ConnectFailed(type(error).__name__) from error
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._busy.add(connection)
+        return connection
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second: drops unused connections and fails legs whose engine has been silent too long."""
+        oldest = now - self._limits.engine_idle_s
+        for connection in [c for c in self._idle if c.closed or c.touched < oldest]:
+            self._idle.remove(connection)
+            connection.abort()
+        for connection in [c for c in self._busy if c.busy and not c.paused and now - c.touched > c.patience_s]:
+            connection.fail(Fault("timeout"))
+
+    def close(self) -> None:
+        """The engine left the table: idle connections go now, busy ones when their request is done."""
+        self._closing = True
+        for connection in self._idle:
+            connection.abort()
+        self._idle.clear()
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._idle) + len(self._busy)
+
+    def _idled(self, connection: EngineConnection) -> None:
+        self._busy.discard(connection)
+        if self._closing or len(self._idle) >= self._limits.idle_per_engine:
+            connection.abort()
+            return
+        connection.touched = time.monotonic()
+        self._idle.append(connection)
+
+    def _gone(self, connection: EngineConnection) -> None:
+        self._busy.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)

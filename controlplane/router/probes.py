@@ -1,0 +1,31 @@
+"""Brings an engine back that was set aside: only by a real generation, never because a port answers."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import orjson
+
+from controlplane.router import legs
+from controlplane.router.engines import Engine
+from controlplane.router.limits import Limits
+from controlplane.router.upstream import Fault
+
+log = logging.getLogger(__name__)
+
+
+async def probe(engine: Engine, limits: Limits) -> None:
+    """One generated token, and the breaker told how it went. Always ends; `breaker.probing` must have been set."""
+    good = False
+    try:
+        body = orjson.dumps({"model": engine.model, "prompt": "ping", "max_tokens": 1})
+        collector = legs.Collector(limits.answer_bytes)
+        request = engine.request(b"/v1/completions", body, b"")
+        outcome = await legs.run(engine.pool, request, collector, limits.probe_s, limits)
+        # 400 and 404: an engine that serves, but not completions (embedding models).
+        good = not isinstance(outcome, Fault) and outcome.status in (200, 400, 404)
+    finally:
+        engine.breaker.probed(good, time.monotonic())
+    if good:
+        log.info("engine %s is used again", engine.route.id)

@@ -1,0 +1,240 @@
+"""Carries one engine's answer to the client, straight from the read to the write. It decides nothing but what must be
+decided per read: is this the first byte, is it late, is it the end or a failure.
+
+Nothing reaches the client before the first event of a stream, or the end of a whole answer: until then another engine can
+take over and nobody notices.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from controlplane.router import framing, sse
+from controlplane.router.client import ClientConnection
+from controlplane.router.errors import ApiError, engine_fault
+from controlplane.router.legs import Answer, WaitingSink
+from controlplane.router.limits import Limits
+from controlplane.router.upstream import Fault
+
+GAPS_KEPT = 256
+
+HeadOf = Callable[[bytes, int | None], bytes]
+"""Content type and length (None: unknown) -> the head of the client's answer with status 200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """The answer went to the client. `cut`: it ended with an error."""
+
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The first bytes came after the lease and are held: `release` them or `abort` the leg."""
+
+
+class _State(Enum):
+    WAITING = 0
+    HELD = 1
+    OPEN = 2
+    OVER = 3
+
+
+class Relay(WaitingSink[Answer | Streamed | Late]):
+    def __init__(
+        self,
+        client: ClientConnection,
+        head_of: HeadOf,
+        limits: Limits,
+        *,
+        strip_usage: bool,
+        expects_done: bool,
+        http10: bool,
+        late_after: float = math.inf,
+        on_first: Callable[[], None] = lambda: None,
+        on_event: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__()
+        self._client = client
+        self._head_of = head_of
+        self._limits = limits
+        self._expects_done = expects_done
+        self._chunked = not http10
+        self._late_after = late_after
+        self._on_first = on_first
+        self._on_event = on_event
+        self._state = _State.WAITING
+        self._status = 0
+        self._headers: dict[bytes, bytes] = {}
+        self._events = False
+        self._sized = False
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._over_early: Fault | Streamed | None = None
+        self._last_at = 0.0
+        self.watch = sse.EventWatch(strip_usage, limits.event_bytes)
+        self.first_at: float | None = None
+        """Monotonic."""
+        self.gaps_ms: list[float] = []
+
+    # --- from the engine connection ---
+
+    def head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        self._status, self._headers = status, headers
+        content_type = headers.get(b"content-type", b"")
+        self._events = status == 200 and content_type.startswith(b"text/event-stream")
+
+    def body(self, payload: bytes, as_it_came: bytes | None) -> None:
+        if not self._events:
+            self._whole(payload)
+            return
+        out = self.watch.feed(payload)
+        if self.watch.error:
+            self._engine_gave_up()
+        elif out:
+            self._pass(out, as_it_came if out is payload else None)
+
+    def end(self) -> None:
+        self.connection = None
+        self._client.follow(None)
+        if self._events:
+            if self._expects_done and not self.watch.done:
+                self._fail(Fault("stream"))
+                return
+            rest = self.watch.finish()
+            if rest:
+                self._pass(rest, None)
+            self._ended()
+        elif self._state is _State.WAITING:
+            self._settle_whole()
+        else:
+            self._ended()
+
+    def lost(self, fault: Fault) -> None:
+        self.connection = None
+        self._client.follow(None)
+        self._fail(fault)
+
+    # --- from the exchange ---
+
+    def release(self) -> Fault | None:
+        """Believes a late answer and sends it on its way. A fault that happened meanwhile is returned instead."""
+        if isinstance(self._over_early, Fault):
+            return self._over_early
+        self._open(b"".join(self._parts))
+        self._parts.clear()
+        if self.connection is not None:
+            self.connection.resume()
+        if self._over_early is not None:
+            self._ended()
+        return None
+
+    def cut(self, error: ApiError) -> bool:
+        """Ends a stream that has begun with an error event and a closed connection, never with [DONE]. False if nothing
+        has been sent yet."""
+        self.abort()
+        if self._state is not _State.OPEN:
+            self._state = _State.OVER
+            return False
+        self._state = _State.OVER
+        if not self._events:
+            self._client.abort()  # in the middle of a JSON document only a broken connection is honest
+        else:
+            self._client.write(self._frame(sse.error_event(error.document())))
+            if self._chunked:
+                self._client.write(framing.LAST_CHUNK)
+        return True
+
+    # --- inside ---
+
+    def _whole(self, payload: bytes) -> None:
+        if self._state is not _State.WAITING:
+            self._pass(payload, None)
+            return
+        self._parts.append(payload)
+        self._size += len(payload)
+        if self._size > self._limits.answer_bytes and self._status == 200:
+            # Too large to keep: it becomes a stream of its own.
+            kept, self._parts = b"".join(self._parts), []
+            self._sized = b"content-length" in self._headers
+            self._pass(kept, None)
+        elif self._size > self._limits.answer_bytes:
+            self.abort()
+            self._fail(Fault("too_large"))
+
+    def _settle_whole(self) -> None:
+        self.first_at = time.monotonic()
+        body = b"".join(self._parts)
+        self._state = _State.OVER
+        if self._status >= 500 or self._status < 200 or 300 <= self._status < 400 or self._status in (401, 403):
+            # 401 and 403 speak of the router's key, not of the client's.
+            self.settle(Fault("status", status=self._status))
+        elif self._status == 200 and sse.aborted(body):
+            self.settle(Fault("stream"))
+        else:
+            self.settle(Answer(self._status, self._headers, body))
+
+    def _pass(self, out: bytes, as_it_came: bytes | None) -> None:
+        now = time.monotonic()
+        self._on_event()
+        if self._state is _State.OPEN:
+            if len(self.gaps_ms) < GAPS_KEPT:
+                self.gaps_ms.append((now - self._last_at) * 1000.0)
+            self._last_at = now
+            self._client.write(as_it_came if as_it_came is not None and self._chunked else self._frame(out))
+        elif self._state is _State.HELD:
+            self._parts.append(out)
+        elif self._state is _State.WAITING:
+            self.first_at = self._last_at = now
+            if now > self._late_after:
+                self._state = _State.HELD
+                self._parts = [out]
+                if self.connection is not None:
+                    self.connection.pause()
+                self.settle(Late())
+            else:
+                self._open(out)
+
+    def _open(self, out: bytes) -> None:
+        self._state = _State.OPEN
+        self._on_first()
+        length = int(self._headers[b"content-length"]) if self._sized else None
+        head = self._head_of(self._headers.get(b"content-type", b"application/octet-stream"), length)
+        if self.connection is not None:
+            self.connection.patience_s = self._limits.stream_idle_s
+        self._client.follow(self.connection)
+        self._client.write(head + self._frame(out))
+
+    def _frame(self, out: bytes) -> bytes:
+        return framing.chunk(out) if self._chunked and not self._sized else out
+
+    def _ended(self) -> None:
+        if self._state is _State.HELD:
+            self._over_early = Streamed()
+        elif self._state is _State.OPEN:
+            self._state = _State.OVER
+            if self._chunked and not self._sized:
+                self._client.write(framing.LAST_CHUNK)
+            self.settle(Streamed())
+        elif self._state is _State.WAITING:
+            self.settle(Fault("stream"))  # a stream without a single event
+
+    def _engine_gave_up(self) -> None:
+        """An error event, or `finish_reason: abort`: its text may name addresses, so ours takes its place."""
+        self.abort()
+        self._fail(Fault("stream"))
+
+    def _fail(self, fault: Fault) -> None:
+        if self._state is _State.OPEN:
+            self.cut(engine_fault())
+            self.settle(Streamed(cut=True))
+        elif self._state is _State.HELD:
+            self._over_early = fault
+        elif self._state is _State.WAITING:
+            self._state = _State.OVER
+            self.settle(fault)

@@ -1,0 +1,150 @@
+"""Starts the router's parts, and stops them in order: accept no more, finish streams up to a deadline, tell the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controlplane.core import signing
+from controlplane.router.app import NoTelemetry, Router
+from controlplane.router.client import ClientConnection
+from controlplane.router.limits import Limits
+from controlplane.router.tables import Tables, follow_file
+from controlplane.router.telemetry import Outbox
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Exactly one of `table` and `valkey_url` is set."""
+
+    host: str
+    port: int
+    id: str = ""
+    table: Path | None = None
+    valkey_url: str = field(default="", repr=False)
+    telemetry_url: str = field(default="", repr=False)
+    fleet_secret: bytes | None = field(default=None, repr=False)
+    cache: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+async def serve(options: Options, stop: asyncio.Event, started: asyncio.Future[int] | None = None) -> None:
+    """Runs the router until `stop` is set. `started` gets the port. Raises OSError if the address cannot be used."""
+    loop = asyncio.get_running_loop()
+    listener = _listen(options.host, options.port)
+    port = listener.getsockname()[1]
+    id = options.id or f"{options.host}-{port}"
+    outbox = Outbox(id)
+    router = Router(id, options.limits, options.fleet_secret, outbox if options.valkey_url else NoTelemetry())
+    table_key = signing.table_key(options.fleet_secret) if options.fleet_secret is not None else None
+    tables = Tables(router.apply, table_key, options.cache)
+    work: list[Coroutine[Any, Any, None]] = [_sweep(router)]
+    link = None
+    if options.table is not None:
+        work.append(follow_file(options.table, tables))
+    else:
+        # Imported here: the client library is a third of the router's memory, and a router with a table file needs none.
+        from controlplane.router.link import Link
+
+        assert options.fleet_secret is not None
+        telemetry_url = options.telemetry_url or options.valkey_url
+        own_url = f"http://{options.host}:{port}"
+        link = Link(router, tables, outbox, options.fleet_secret, options.valkey_url, telemetry_url, own_url)
+        tables.load_cache()
+        work.append(link.run())
+    tasks = [loop.create_task(each) for each in work]
+    server = await loop.create_server(lambda: ClientConnection(router, options.limits), sock=listener, backlog=2048)
+    gc.collect()
+    gc.freeze()  # what is here now stays: no collection needs to look at it again
+    log.info("router %s listens on %s:%d", id, options.host, port)
+    if started is not None:
+        started.set_result(port)
+    try:
+        await _until(stop, tasks)
+    finally:
+        server.close()
+        await _finish(router)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if link is not None:
+            await link.close()
+    log.info("router %s has stopped", id)
+
+
+def run(options: Options) -> None:
+    """Serves until SIGTERM or SIGINT."""
+    import uvloop
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await serve(options, stop)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+async def _sweep(router: Router) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        router.sweep()
+
+
+async def _until(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+    """Waits for `stop`. A background task never ends by itself: if one does, that is a bug worth dying of."""
+    stopping = asyncio.ensure_future(stop.wait())
+    done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    for task in done - {stopping}:
+        await task
+
+
+async def _finish(router: Router) -> None:
+    """Lets open requests finish until the deadline, then ends each with an error that its client can read."""
+    router.stopping = True
+    for client in list(router.clients):
+        client.close_if_idle()
+    deadline = time.monotonic() + router.limits.stop_s
+    await _eventually(lambda: not any(client.busy for client in router.clients), deadline)
+    left = [client.task for client in router.clients if client.task is not None]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    # What was written is still on its way.
+    await _eventually(lambda: not router.clients, time.monotonic() + 1.0)
+    for client in list(router.clients):
+        client.abort()
+
+
+async def _eventually(condition: Callable[[], bool], deadline: float) -> None:
+    """Waits until `condition` or the deadline (monotonic)."""
+    while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110  # made up of many small states
+        await asyncio.sleep(0.02)

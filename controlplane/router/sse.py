@@ -1,0 +1,104 @@
+"""Watches a stream of server-sent events go by: keeps whole events together, reads and removes the usage event, notices
+errors and the final [DONE]. Events are only parsed when their bytes show that they matter. No I/O.
+
+A token's text cannot fake what is looked for: inside a JSON string every quote is escaped, so `"usage":{` with bare quotes
+only occurs as a key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+DONE = b"data: [DONE]\n\n"
+_END = b"\n\n"
+_USAGE = (b'"usage":{', b'"usage": {')
+_ERROR = (b'{"error"', b'"object":"error"')
+_ABORT = (b'"finish_reason":"abort"', b'"finish_reason": "abort"')
+
+
+def aborted(payload: bytes) -> bool:
+    """Whether an engine says that it gave a request up: it is being stopped, and status 200 only looks well."""
+    return _ABORT[0] in payload or _ABORT[1] in payload
+
+
+class EventWatch:
+    """Feed it de-framed payload; it returns what to pass on. After `error` is set nothing more may be passed on."""
+
+    __slots__ = ("_limit", "_rest", "_strip_usage", "done", "error", "events", "usage")
+
+    def __init__(self, strip_usage: bool, event_limit: int) -> None:
+        self.usage: dict[str, Any] | None = None
+        self.done = False
+        self.error = False
+        self.events = 0
+        """Reads that held at least one event: roughly one a token."""
+        self._strip_usage = strip_usage
+        self._limit = event_limit
+        self._rest = b""
+
+    def feed(self, payload: bytes) -> bytes:
+        if self._rest:
+            payload = self._rest + payload
+            self._rest = b""
+        if not payload.endswith(_END):
+            cut = payload.rfind(_END) + 2
+            if cut < 2:
+                if len(payload) > self._limit:
+                    return payload
+                self._rest = payload
+                return b""
+            self._rest = payload[cut:]
+            payload = payload[:cut]
+        self.events += 1
+        if (
+            _USAGE[0] in payload
+            or _ERROR[0] in payload
+            or _ABORT[0] in payload
+            or _USAGE[1] in payload
+            or _ERROR[1] in payload
+            or _ABORT[1] in payload
+        ):
+            payload = self._inspect(payload)
+        if payload.endswith(DONE):
+            self.done = True
+        return payload
+
+    def finish(self) -> bytes:
+        """What was kept of an event that never ended."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+    def _inspect(self, payload: bytes) -> bytes:
+        kept: list[bytes] = []
+        for event in payload.split(_END):
+            if not event:
+                continue
+            document = _document(event)
+            if document.get("error") or document.get("object") == "error" or aborted(event):
+                self.error = True
+                break
+            usage = document.get("usage")
+            if isinstance(usage, dict):
+                self.usage = usage
+                if self._strip_usage and document.get("choices") == []:
+                    continue
+            kept.append(event + _END)
+        return b"".join(kept)
+
+
+def _document(event: bytes) -> dict[str, Any]:
+    """The JSON object of an event's data line; {} if there is none."""
+    for line in event.split(b"\n"):
+        if line.startswith(b"data:"):
+            try:
+                document = orjson.loads(line[5:])
+            except orjson.JSONDecodeError:
+                return {}
+            return document if isinstance(document, dict) else {}
+    return {}
+
+
+def error_event(document: bytes) -> bytes:
+    return b"data: %b\n\n" % document

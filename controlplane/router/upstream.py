@@ -1,0 +1,189 @@
+"""One keep-alive connection to an engine: writes a request, reads an answer, hands both to a sink. Decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, cast
+
+import httptools
+
+from controlplane.router import framing
+
+_HEAD_LIMIT = 64 * 1024
+
+FaultKind = Literal["connect", "closed", "protocol", "timeout", "status", "stream", "too_large"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An engine's failure of one leg. `sent`: it may have begun to work on the request."""
+
+    kind: FaultKind
+    sent: bool = True
+    status: int = 0
+    stale: bool = False
+    """A reused connection was closed before a byte came: most likely the engine never saw the request."""
+
+    @property
+    def hard(self) -> bool:
+        """Refused and broken connections say more than a bad answer."""
+        return self.kind in ("connect", "closed", "protocol")
+
+
+class Sink(Protocol):
+    """Where an answer goes. `head`, then `body` for each read, then `end`; or `lost` at any point, and nothing after."""
+
+    def head(self, status: int, headers: dict[bytes, bytes]) -> None: ...
+    def body(self, payload: bytes, as_it_came: bytes | None) -> None:
+        """`as_it_came`: the same payload in its chunk framing, if the read was nothing else."""
+        ...
+
+    def end(self) -> None: ...
+    def lost(self, fault: Fault) -> None: ...
+
+
+class EngineConnection(asyncio.Protocol):
+    def __init__(self, on_idle: Callable[[EngineConnection], None], on_gone: Callable[[EngineConnection], None]) -> None:
+        self._on_idle = on_idle
+        self._on_gone = on_gone
+        self._transport: asyncio.Transport | None = None
+        self._sink: Sink | None = None
+        self._framing: framing.Framing | None = None
+        self._head = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._keep_alive = True
+        self._stale_s = 0.0
+        self.closed = False
+        self.paused = False
+        self.uses = 0
+        self.touched = 0.0
+        """Monotonic time of the start of the request, the last read, or the return to the pool."""
+        self.patience_s = 0.0
+        """How long it may stay untouched while a request is open."""
+
+    # --- used by the pool and by legs ---
+
+    @property
+    def busy(self) -> bool:
+        return self._sink is not None
+
+    def start(self, request: bytes, sink: Sink, patience_s: float, stale_s: float) -> None:
+        """Sends a request. The connection must be idle."""
+        assert self._transport is not None and self._sink is None
+        if self.closed:
+            sink.lost(Fault("closed", sent=False, stale=self.uses > 0))
+            return
+        self.uses += 1
+        self._sink = sink
+        self._framing = None
+        self._head = b""
+        self._stale_s = stale_s
+        self.touched = time.monotonic()
+        self.patience_s = patience_s
+        self._transport.write(request)
+
+    def pause(self) -> None:
+        if not self.paused and self._transport is not None and not self.closed:
+            self.paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.paused and self._transport is not None and not self.closed:
+            self.paused = False
+            self.touched = time.monotonic()
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Ends the leg, if one is open, without telling its sink; the engine sees the connection close."""
+        self._sink = None
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def fail(self, fault: Fault) -> None:
+        """Ends the leg and tells its sink."""
+        sink = self._sink
+        self.abort()
+        if sink is not None:
+            sink.lost(fault)
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclasses
+        self.touched = time.monotonic()
+
+    def data_received(self, data: bytes) -> None:
+        if self._sink is None:
+            self.abort()  # an engine has nothing to say unasked
+            return
+        self.touched = time.monotonic()
+        try:
+            if self._framing is not None:
+                self._body(data)
+            else:
+                self._read_head(data)
+        except (framing.BadFraming, httptools.HttpParserError):
+            self.fail(Fault("protocol"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._on_gone(self)
+        sink = self._sink
+        self._sink = None
+        if sink is None:
+            return
+        if exc is None and self._framing is not None and self._framing.close():
+            sink.end()
+            return
+        fresh_silence = self.uses > 1 and not self._head and self._framing is None
+        sink.lost(Fault("closed", stale=fresh_silence and time.monotonic() - self.touched < self._stale_s))
+
+    # --- reading an answer ---
+
+    def _read_head(self, data: bytes) -> None:
+        self._head += data
+        while True:
+            end = self._head.find(b"\r\n\r\n") + 4
+            if end < 4:
+                if len(self._head) > _HEAD_LIMIT:
+                    raise framing.BadFraming("an endless head")
+                return
+            self._headers = {}
+            parser = httptools.HttpResponseParser(self)
+            parser.feed_data(self._head[:end])
+            status = parser.get_status_code()
+            rest = self._head[end:]
+            if status >= 200:
+                break
+            self._head = rest  # 1xx: the real head is still to come
+        self._framing = framing.of_head(self._headers, status)
+        self._keep_alive = parser.should_keep_alive()
+        assert self._sink is not None
+        self._sink.head(status, self._headers)
+        if self._sink is not None and (rest or self._framing.ended):
+            self._body(rest)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def _body(self, data: bytes) -> None:
+        reader, sink = self._framing, self._sink
+        assert reader is not None and sink is not None
+        payload = reader.feed(data) if data else b""
+        if payload:
+            sink.body(payload, data if reader.as_it_came else None)
+        if reader.ended and self._sink is sink:
+            self._finish(sink)
+
+    def _finish(self, sink: Sink) -> None:
+        self._sink = None
+        if self._keep_alive and not self.closed:
+            self.resume()
+            self._on_idle(self)
+        else:
+            self.abort()
+        sink.end()

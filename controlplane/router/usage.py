@@ -1,0 +1,36 @@
+"""Token counts out of an engine's answer, without parsing the whole of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_COUNT = re.compile(rb'"(prompt_tokens|completion_tokens|cached_tokens)"\s*:\s*(\d{1,15})')
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt: int | None = None
+    output: int | None = None
+    cached: int | None = None
+
+
+def of_document(usage: Any) -> Usage:
+    """From a parsed `usage` object; anything odd in it counts as not known."""
+    if not isinstance(usage, dict):
+        return Usage()
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(cached))
+
+
+def of_body(body: bytes) -> Usage:
+    """From the bytes of a whole answer: the last `usage` in it. Inside strings the quotes would be escaped."""
+    at = body.rfind(b'"usage"')
+    found = {name: int(value) for name, value in _COUNT.findall(body, max(at, 0))} if at >= 0 else {}
+    return Usage(found.get(b"prompt_tokens"), found.get(b"completion_tokens"), found.get(b"cached_tokens"))
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
