@@ -15,6 +15,7 @@ from controlplane.core.modelconfig import ConfigRefused, Shape, dtype_bytes, rea
 __all__ = [
     "ConfigRefused",
     "Parameters",
+    "kv_bytes_of_shape",
     "kv_bytes_per_token",
     "kv_bytes_per_token_per_gpu",
     "kv_element_bytes",
@@ -52,7 +53,11 @@ def kv_bytes_per_token(config: Mapping[str, Any], dtype: str | None = None) -> i
 
     Llama-3.1-70B in bf16: 327,680. Raises ConfigRefused naming the field that is missing or not supported.
     """
-    shape = read_shape(config)
+    return kv_bytes_of_shape(read_shape(config), dtype)
+
+
+def kv_bytes_of_shape(shape: Shape, dtype: str | None = None) -> int:
+    """`kv_bytes_per_token` for a config that was read already."""
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * kv_element_bytes(shape, dtype)
 
 

@@ -63,6 +63,16 @@ class PhaseModel:
         """Whether the efficiencies behind every figure were calibrated for this case or are a guess."""
         return "guess" if self.shape.experts else self.gpu.basis
 
+    @property
+    def kv_token_bytes(self) -> int:
+        """KV bytes of one token in the whole engine: what a transfer moves."""
+        return kvsize.kv_bytes_of_shape(self.shape, self.kv_dtype)
+
+    @property
+    def kv_token_bytes_per_gpu(self) -> int:
+        """KV bytes of one token on each GPU."""
+        return kvsize.kv_bytes_per_token_per_gpu(self.shape, self.tensor_parallel, self.kv_dtype)
+
     def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> StepCost:
         """One step of `prefills`, each (new tokens, tokens before them), and `decodes` sequences whose contexts sum to
         `context` tokens. Counts must not be negative; an empty step costs its launch."""
@@ -118,7 +128,7 @@ class PhaseModel:
         activations = batched_tokens * self._constants.activation_bytes
         usable = self.gpu.memory_bytes * memory_utilization
         needed = kvsize.weights_bytes(shape) / tp + RUNTIME_BYTES + activations
-        token = kvsize.kv_bytes_per_token_per_gpu(shape, tp, self.kv_dtype)
+        token = self.kv_token_bytes_per_gpu
         if usable < needed + token:
             raise DoesNotFit(
                 f"the model needs {needed / 1e9:.1f} GB on each of {tp} {self.gpu.name} before any KV cache, "
