@@ -1,0 +1,112 @@
+"""The process of a simulated engine: `python -m workers.engines.simulated --spec FILE`.
+
+The key comes by environment (VLLM_API_KEY), never in the file or argv. SIGTERM: new requests are refused, what runs may
+finish for a while, then it is cut; a second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+import uvloop
+
+from controlplane.core.names import ENV_ENGINE_KEY
+from workers.engines.simulated.app import App
+from workers.engines.simulated.destination import KvDestination
+from workers.engines.simulated.engine import Engine
+from workers.engines.simulated.settings import Settings, read_settings
+from workers.engines.simulated.source import KvSource
+
+SHUTDOWN_S = 30.0
+"""How long running requests may go on after SIGTERM; the agent kills an engine earlier if it was asked to."""
+BACKLOG = 1024
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs until a signal. Returns 2 for a spec that cannot be run, 1 when a port is taken."""
+    parser = argparse.ArgumentParser(prog="python -m workers.engines.simulated", description=__doc__)
+    parser.add_argument("--spec", required=True, type=Path, help="JSON: spec, rank, host, port, side_port")
+    options = parser.parse_args(argv)
+    try:
+        settings = read_settings(orjson.loads(options.spec.read_bytes()))
+    except (OSError, ValueError) as problem:  # SpecRefused and bad JSON are ValueErrors
+        _say(f"cannot run {options.spec}: {problem}")
+        return 2
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings, os.environ.get(ENV_ENGINE_KEY, "")))
+    except OSError as problem:
+        _say(f"cannot listen on {settings.host} ports {settings.port} and {settings.side_port}: {problem}")
+        return 1
+    return 0
+
+
+async def serve(settings: Settings, key: str) -> None:
+    """Serves HTTP and the side port until SIGTERM or SIGINT. Raises OSError if it cannot listen."""
+    loop = asyncio.get_running_loop()
+    bytes_per_s = settings.network_gbps * 1e9 / 8 * settings.speed
+    engine = Engine(settings, loop, os.urandom(16).hex())
+    engine.loader = KvDestination(engine, loop, bytes_per_s)
+    source = KvSource(engine, bytes_per_s)
+    app = App(engine, key, int(time.time()))
+    side = await loop.create_server(source.connection, settings.host, settings.side_port)
+    engine.side_port = side.sockets[0].getsockname()[1]
+    web = await loop.create_server(app.connection, settings.host, settings.port, backlog=BACKLOG)
+    stop = _signals(loop)
+    gc.collect()
+    gc.freeze()  # what is here now stays: do not look at it again
+    _say(
+        f"{settings.engine} serves {settings.model} on {settings.host} port {web.sockets[0].getsockname()[1]}, "
+        f"side port {engine.side_port}: {settings.perf.tensor_parallel} x {settings.perf.gpu.name} ({settings.perf.basis}), "
+        f"{settings.limits.num_blocks} blocks of {settings.limits.block_size} tokens"
+    )
+    await stop.wait()
+    app.closing = True
+    await _finish(engine, loop)
+    web.close()
+    side.close()
+
+
+def _signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT; the second ends the process."""
+    stop = asyncio.Event()
+
+    def asked() -> None:
+        if stop.is_set():
+            os._exit(1)
+        stop.set()
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, asked)
+    return stop
+
+
+async def _finish(engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    """Let what is open end by itself for a while, then cut it."""
+    empty = asyncio.Event()
+    engine.on_empty = empty.set
+    if engine.open:
+        _say(f"stopping: {engine.open} open, up to {SHUTDOWN_S:g} s")
+        try:
+            await asyncio.wait_for(empty.wait(), SHUTDOWN_S)
+        except TimeoutError:
+            engine.abort_all()
+    await asyncio.sleep(0.05)  # the last bytes leave
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

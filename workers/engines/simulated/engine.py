@@ -1,0 +1,318 @@
+"""The engine of a simulated process: runs the scheduler's steps in real time on the performance model.
+
+All of it lives in one event loop and is called from it; nothing here blocks, and an idle engine has no timer but the end of
+its next lease. What talks to clients and peers is given in: sinks take the text, a loader brings a peer's KV.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from controlplane.core.batching import Request, Scheduler, Step
+from workers.engines.simulated import content
+from workers.engines.simulated.activity import Activity
+from workers.engines.simulated.generation import Ending, Generation
+from workers.engines.simulated.measures import Gauges, Measures
+from workers.engines.simulated.settings import Settings
+
+CATCH_UP_S = 0.05
+"""A step that was noticed late by less than this does not delay the next one, so that lateness does not add up."""
+
+
+class Loader(Protocol):
+    """Brings the KV of a prompt from a peer, and answers with Engine.loaded or Engine.load_failed, never at once."""
+
+    def expect(self, generation: Generation) -> None:
+        """A request that will load has arrived: keep its KV alive at the peer."""
+
+    def load(self, generation: Generation) -> None:
+        """Its blocks are reserved: pull now."""
+
+    def forget(self, generation: Generation) -> None:
+        """It is through, or nobody waits for it any more."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """KV kept for a peer: what each block contains."""
+
+    request: Request
+    contents: dict[int, int]
+
+
+class Engine:
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, engine_id: str) -> None:
+        self.settings = settings
+        self.engine_id = engine_id
+        self.side_port = settings.side_port
+        self.scheduler = Scheduler(settings.limits)
+        self.measures = Measures(settings.model, _cache_config(settings))
+        self.activity = Activity()
+        self.loader: Loader | None = None
+        self.on_empty: Callable[[], None] | None = None
+        """Called each time the last open generation has ended."""
+        self._loop = loop
+        self._generations: dict[int, Generation] = {}
+        self._offers: dict[str, Offer] = {}
+        self._next: asyncio.Handle | None = None  # the step that runs, or the call that starts one
+        self._lease_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def open(self) -> int:
+        """Generations that have not ended."""
+        return len(self._generations)
+
+    # --- generations ------------------------------------------------------------------------------------------------------
+
+    def submit(self, generation: Generation) -> None:
+        generation.arrived = self._loop.time()
+        self.scheduler.submit(generation.request)
+        self._generations[generation.request.id] = generation
+        if generation.remote and self.loader:
+            self.loader.expect(generation)
+        self._wake()
+
+    def abort(self, generations: Iterable[Generation]) -> None:
+        """The client has gone; ended generations are passed over."""
+        for generation in generations:
+            if generation.request.id in self._generations:
+                self._drop(generation, "abort")
+        self._wake()
+
+    def abort_all(self) -> None:
+        """Cut everything that is open, telling its sinks so."""
+        for generation in list(self._generations.values()):
+            self._drop(generation, "abort")
+            generation.sink.end(generation.index, Ending("abort"))
+
+    def loaded(self, generation: Generation, contents: list[int], seconds: float, moved_bytes: int) -> None:
+        """A pull is through: what the peer's blocks contained, and what it cost."""
+        self.measures.observe("transfer_s", seconds)
+        self.measures.observe("transfer_bytes", moved_bytes)
+        self.measures.add("external_hits", generation.request.external_tokens)
+        generation.pulled(contents)
+        self.scheduler.loaded(generation.request)
+        self._wake()
+
+    def load_failed(self, generation: Generation) -> None:
+        """A pull failed; as vLLM with kv_load_failure_policy "fail", the request fails."""
+        self.measures.add("transfers_failed", 1)
+        if generation.request.id in self._generations:
+            self._drop(generation, "error")
+            generation.sink.failed(generation.index)
+            self._wake()
+
+    def _drop(self, generation: Generation, reason: str) -> None:
+        self.scheduler.abort(generation.request)
+        self.measures.add("success", 1, reason)
+        self._close(generation)
+
+    def _close(self, generation: Generation) -> None:
+        del self._generations[generation.request.id]
+        if generation.remote and self.loader:
+            self.loader.forget(generation)
+        if not self._generations and self.on_empty:
+            self._loop.call_soon(self.on_empty)
+
+    # --- steps ------------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Start a step in this turn of the loop, unless one runs."""
+        if self._next is None:
+            self._next = self._loop.call_soon(self._start_now)
+
+    def _start_now(self) -> None:
+        self._start(self._loop.time())
+
+    def _start(self, start: float) -> None:
+        self._next = None
+        step = self.scheduler.schedule()
+        if step is None:
+            return
+        for request in step.preempted:
+            self.measures.add("preemptions", 1)
+            self._generations[request.id].recomputed()
+        for request in step.admitted:
+            self._admitted(self._generations[request.id], start)
+        for request in step.loads:
+            self._count_hits(request)
+            if self.loader:
+                self.loader.load(self._generations[request.id])
+        if step.work:
+            end = start + self._run(step, start)
+            self._next = self._loop.call_at(end, self._end, step, end)
+        elif step.preempted:
+            self._wake()
+
+    def _run(self, step: Step, start: float) -> float:
+        """Seconds that the step takes from `start`; counts what it does."""
+        decodes, context = step.decodes()
+        cost = self.settings.perf.step(step.prefills(), decodes, context)
+        seconds = cost.seconds / self.settings.speed
+        self.activity.record(start, start + seconds, cost)
+        self.measures.observe("step_tokens", step.new_tokens)
+        return seconds
+
+    def _end(self, step: Step, end: float) -> None:
+        now = self._loop.time()
+        for request in self.scheduler.complete(step):
+            generation = self._generations.get(request.id)
+            if generation:  # or it went with another sequence of its request just now
+                self._token(generation, now)
+        self._start(end if now - end < CATCH_UP_S else now)
+
+    def _admitted(self, generation: Generation, now: float) -> None:
+        if generation.scheduled:
+            return
+        generation.scheduled = now
+        self.measures.observe("queue_s", max(0.0, now - generation.arrived))
+        if not generation.remote:
+            self._count_hits(generation.request)
+
+    def _count_hits(self, request: Request) -> None:
+        self.measures.add("prefix_queries", request.prompt_tokens)
+        self.measures.add("prefix_hits", request.local_hit_tokens)
+        if self.settings.handoff:
+            self.measures.add("external_queries", request.prompt_tokens - request.local_hit_tokens)
+
+    def _token(self, generation: Generation, now: float) -> None:
+        if generation.first_token:
+            self.measures.observe("itl_s", now - generation.last_token)
+        else:
+            generation.first_token = now
+            self._count_prompt(generation, now)
+        generation.last_token = now
+        self.measures.add("generation", 1)
+        text, ending = generation.next_token()
+        if text:
+            generation.sink.piece(generation.index, text, generation.request.generated)
+        if ending:
+            self._finish(generation, ending)
+
+    def _count_prompt(self, generation: Generation, now: float) -> None:
+        request = generation.request
+        self.measures.observe("ttft_s", now - generation.arrived)
+        self.measures.add("prompt", request.prompt_tokens)
+        here = request.local_hit_tokens
+        self.measures.add("by_source", here, "local_cache_hit")
+        self.measures.add("by_source", request.external_tokens, "external_kv_transfer")
+        self.measures.add("by_source", request.prompt_tokens - here - request.external_tokens, "local_compute")
+
+    def _finish(self, generation: Generation, ending: Ending) -> None:
+        # As vLLM, which keeps blocks for a peer only if the answer was cut by its length.
+        if generation.hold and ending.reason == "length":
+            self.scheduler.finish(generation.request, self._loop.time() + self.settings.kv_lease_s)
+            ending = ending._replace(kv_transfer_params=self._offer(generation))
+        else:
+            self.scheduler.finish(generation.request)
+        self._measure_request(generation, ending.reason)
+        self._close(generation)
+        generation.sink.end(generation.index, ending)
+
+    def _measure_request(self, generation: Generation, reason: str) -> None:
+        observe, generated = self.measures.observe, generation.request.generated
+        first, last, scheduled = generation.first_token, generation.last_token, generation.scheduled
+        self.measures.add("success", 1, reason)
+        observe("prompt_tokens", generation.prompt_tokens)
+        observe("generation_tokens", generated)
+        observe("e2e_s", last - generation.arrived)
+        observe("inference_s", last - scheduled)
+        observe("prefill_s", first - scheduled)
+        observe("decode_s", last - first)
+        if generated > 1:
+            observe("tpot_s", (last - first) / (generated - 1))
+
+    # --- KV for peers -----------------------------------------------------------------------------------------------------
+
+    def _offer(self, generation: Generation) -> dict[str, Any]:
+        """Keep the KV of a finished generation under its lease. Returns the parameters that a decode leg needs."""
+        request = generation.request
+        self._offers[generation.name] = Offer(request, dict(zip(request.blocks, generation.held_contents(), strict=True)))
+        self._watch_leases()
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": list(request.blocks),
+            "remote_engine_id": self.engine_id,
+            "remote_request_id": generation.name,
+            "remote_host": self.settings.host,
+            "remote_port": self.side_port,
+            "tp_size": self.settings.perf.tensor_parallel,
+            "remote_num_tokens": request.computed,
+        }
+
+    def read(self, name: str, blocks: Sequence[int]) -> list[int]:
+        """What a peer finds in these blocks of an offer: its KV, or whatever is there once the offer is gone."""
+        offer = self._offers.get(name)
+        if offer is None:
+            return content.garbage(f"{self.engine_id}:gone", blocks)
+        lost = content.garbage(f"{self.engine_id}:other", blocks)
+        return [offer.contents.get(block, wrong) for block, wrong in zip(blocks, lost, strict=True)]
+
+    def pulled_by_peer(self, name: str) -> None:
+        """A peer tells that it has the KV of an offer."""
+        offer = self._offers.pop(name, None)
+        if offer is None:
+            self.measures.add("late_notifications", 1)
+        else:
+            self.scheduler.release(offer.request.id)
+            self._wake()
+
+    def renew(self, name: str) -> None:
+        """A peer's request still waits: a new lease, if the old one has not ended."""
+        offer = self._offers.get(name)
+        if offer:
+            offer.request.lease_until = self._loop.time() + self.settings.kv_lease_s
+
+    def _watch_leases(self) -> None:
+        if self._lease_timer is None and self.scheduler.held:
+            first = min(request.lease_until for request in self.scheduler.held.values())
+            self._lease_timer = self._loop.call_at(first, self._expire)
+
+    def _expire(self) -> None:
+        self._lease_timer = None
+        gone = {request.id for request in self.scheduler.expire(self._loop.time())}
+        if gone:
+            self.measures.add("leases_expired", len(gone))
+            self._offers = {name: offer for name, offer in self._offers.items() if offer.request.id not in gone}
+            self._wake()
+        self._watch_leases()
+
+    # --- what it tells ----------------------------------------------------------------------------------------------------
+
+    def metrics_page(self) -> str:
+        return self.measures.page(self._gauges())
+
+    def _gauges(self) -> Gauges:
+        scheduler, settings = self.scheduler, self.settings
+        busy = self.activity.lately(self._loop.time())
+        memory = settings.perf.gpu.memory_bytes * settings.gpu_memory_utilization
+        waiting, loading = scheduler.num_waiting, len(scheduler.loading)
+        return {
+            "running": len(scheduler.running),
+            "waiting": waiting,
+            "waiting_by": {"capacity": waiting - loading, "deferred": loading},
+            "kv_usage": scheduler.pool.used / scheduler.pool.num_blocks,
+            "tensor": dict.fromkeys(settings.gpus, busy.tensor),
+            "tensor_peak": dict.fromkeys(settings.gpus, busy.tensor_peak),
+            "dram": dict.fromkeys(settings.gpus, busy.dram),
+            "memory": dict.fromkeys(settings.gpus, memory),
+            "power": dict.fromkeys(settings.gpus, settings.perf.power_w(busy.tensor, busy.dram)),
+        }
+
+
+def _cache_config(settings: Settings) -> dict[str, str]:
+    """The labels of vllm:cache_config_info that describe a simulated cache."""
+    limits = settings.limits
+    return {
+        "block_size": str(limits.block_size),
+        "cache_dtype": settings.kv_dtype,
+        "enable_prefix_caching": str(limits.prefix_caching),
+        "gpu_memory_utilization": str(settings.gpu_memory_utilization),
+        "kv_cache_layout": "None",
+        "kv_cache_size_tokens": str(limits.num_blocks * limits.block_size),
+        "num_gpu_blocks": str(limits.num_blocks),
+    }

@@ -1,0 +1,164 @@
+"""One sequence being generated: its tokens, the digest its text follows from, and when it ends. No I/O, no clock."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from controlplane.core.batching import Request
+from workers.engines.simulated import content
+from workers.engines.simulated.tokenizer import END
+
+
+@dataclass(frozen=True)
+class Sampling:
+    max_tokens: int
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stops: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
+    seed: int | None = None
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
+class RemoteKv:
+    """Where a prompt's KV waits to be pulled: the remote_* fields of kv_transfer_params."""
+
+    engine: str
+    request: str
+    blocks: tuple[int, ...]
+    host: str
+    port: int
+
+
+class Ending(NamedTuple):
+    reason: str
+    stop_reason: str | int | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+class Sink(Protocol):
+    """Who gets a sequence's text. Exactly one `end` or `failed` per index, unless the sequence is aborted by its owner."""
+
+    def piece(self, index: int, text: str, generated: int) -> None: ...
+
+    def end(self, index: int, ending: Ending) -> None: ...
+
+    def failed(self, index: int) -> None: ...
+
+
+class Generation:
+    """`name` is unique among all engines and starts: what a peer asks for."""
+
+    __slots__ = (
+        "_block_size", "_longest_stop", "_pending", "_salt", "_seed", "_state", "arrived", "clean", "contents",
+        "first_token", "hold", "index", "last_token", "name", "remote", "request", "sampling", "scheduled", "sink", "tokens",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        prompt: array[int],
+        sampling: Sampling,
+        sink: Sink,
+        *,
+        index: int,
+        block_size: int,
+        salt: str = "",
+        hold: bool = False,
+        remote: RemoteKv | None = None,
+    ) -> None:
+        self.name, self.index, self.sink = name, index, sink
+        self.sampling, self.hold, self.remote = sampling, hold, remote
+        self.tokens = array("I", prompt)
+        self.contents = content.block_contents(prompt, block_size)
+        """What the prompt's blocks should contain, the last perhaps partly full."""
+        full = len(prompt) // block_size
+        self.request = Request(number, len(prompt), content.salted(self.contents[:full], salt), remote is not None)
+        self.clean = True
+        """The KV is what the tokens would give; False after a pull brought something else."""
+        self._state = content.digest(self.contents)
+        self._seed = content.seed_bytes(sampling.seed, sampling.temperature, index)
+        self._salt, self._block_size = salt, block_size
+        self._pending = ""  # text held back, because it may be the start of a stop string
+        self._longest_stop = max(map(len, sampling.stops), default=0)
+        self.arrived = 0.0
+        self.scheduled = self.first_token = self.last_token = 0.0
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.request.prompt_tokens
+
+    def pulled(self, contents: list[int]) -> None:
+        """The prompt's KV is here: `contents` of the blocks behind the local hits, as the peer held them."""
+        hits = self.request.local_hit_tokens // self._block_size
+        held = self.contents[:hits] + contents
+        if held != self.contents:
+            self.clean = False
+            self.request.keys = []  # wrong blocks must not be found by others
+        self._state = content.digest(held)
+
+    def recomputed(self) -> None:
+        """The KV was lost and is computed anew from the tokens, so it is right again whatever it was."""
+        if not self.clean:
+            self._state = content.digest(self.contents, self.tokens[self.prompt_tokens :])
+
+    def held_contents(self) -> list[int]:
+        """The contents of all computed blocks, in order: what a peer may pull."""
+        computed = self.request.computed
+        if computed == self.prompt_tokens:
+            return self.contents
+        return content.block_contents(self.tokens[:computed], self._block_size)
+
+    def next_token(self) -> tuple[str, Ending | None]:
+        """The next token is generated (already counted in `request.generated`). Returns text to show now, and how the
+        sequence ends if it does."""
+        sampling, generated = self.sampling, self.request.generated
+        drawn = content.draw(self._state, self._seed)
+        natural = generated >= content.SHORTEST_ANSWER_TOKENS and generated > sampling.min_tokens
+        if drawn.ends and natural and not sampling.ignore_eos:
+            self._append(END)
+            return self._flush(), Ending("stop")
+        self._append(drawn.token)
+        if drawn.token in sampling.stop_tokens and generated > sampling.min_tokens:
+            return self._flush(), Ending("stop", drawn.token)
+        text, stop = self._show(drawn.text)
+        if stop is not None and generated > sampling.min_tokens:
+            return text, Ending("stop", stop)
+        if generated >= sampling.max_tokens:
+            return text + self._flush(), Ending("length")
+        return text, None
+
+    def _append(self, token: int) -> None:
+        self.tokens.append(token)
+        self._state = content.after(self._state, token)
+        if self.clean and len(self.tokens) % self._block_size == 0:
+            self._key_block()
+
+    def _key_block(self) -> None:
+        """Generated tokens have filled a block."""
+        keys = self.request.keys
+        before = content.salted(keys[-1:], self._salt)[0] if keys else 0
+        filled = content.next_content(before, self.tokens[-self._block_size :].tobytes())
+        keys += content.salted([filled], self._salt)
+
+    def _show(self, text: str) -> tuple[str, str | None]:
+        """Text that cannot be part of a stop string any more, and the stop string that was found."""
+        if not self.sampling.stops:
+            return text, None
+        pending = self._pending + text
+        found = [(at, stop) for stop in self.sampling.stops if (at := pending.find(stop)) >= 0]
+        if found:
+            at, stop = min(found)
+            self._pending = ""
+            return pending[:at], stop
+        shown = max(0, len(pending) - self._longest_stop + 1)
+        self._pending = pending[shown:]
+        return pending[:shown], None
+
+    def _flush(self) -> str:
+        text, self._pending = self._pending, ""
+        return text

@@ -1,0 +1,61 @@
+"""The giving end of KV handoff: serves peers on the side port, and divides the outgoing link among their transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workers.engines.simulated.engine import Engine
+from workers.engines.simulated.wire import BadMessage, Side, text, whole, wholes
+
+
+class KvSource:
+    """A destination greets and learns the engine id, starts transfers under numbers of its own, is told the rate each may
+    use whenever that changes, reads the contents when the time is over, and says when it is done with an offer."""
+
+    def __init__(self, engine: Engine, bytes_per_s: float) -> None:
+        self._engine = engine
+        self._bytes_per_s = bytes_per_s
+        self._active: dict[tuple[Side, int], tuple[str, list[int]]] = {}
+
+    def connection(self) -> Side:
+        """The protocol of a new side connection."""
+        return Side(self._message, self._closed)
+
+    def _message(self, side: Side, message: Mapping[str, Any]) -> None:
+        match text(message, "op"):
+            case "hello":
+                side.send("hello", engine=self._engine.engine_id)
+            case "start":
+                transfer = side, whole(message, "transfer")
+                self._active[transfer] = text(message, "request"), wholes(message, "blocks")
+                self._tell_rates()
+            case "read":
+                self._read(side, whole(message, "transfer"))
+            case "stop":
+                self._stop(side, whole(message, "transfer"))
+            case "done":
+                self._engine.pulled_by_peer(text(message, "request"))
+            case "renew":
+                self._engine.renew(text(message, "request"))
+            case other:
+                raise BadMessage(f"unknown message {other:.20}")
+
+    def _read(self, side: Side, number: int) -> None:
+        active = self._active.get((side, number))
+        if active is None:
+            raise BadMessage("a transfer that was not started")
+        side.send("kv", transfer=number, contents=self._engine.read(*active))
+        self._stop(side, number)
+
+    def _stop(self, side: Side, number: int) -> None:
+        if self._active.pop((side, number), None):
+            self._tell_rates()
+
+    def _closed(self, side: Side) -> None:
+        self._active = {key: value for key, value in self._active.items() if key[0] is not side}
+        self._tell_rates()
+
+    def _tell_rates(self) -> None:
+        for side, number in self._active:
+            side.send("rate", transfer=number, rate=self._bytes_per_s / len(self._active))
