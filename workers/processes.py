@@ -73,7 +73,7 @@ class Exit:
 
     def __str__(self) -> str:
         if self.code is None:
-            return "it ended; how is not known, because this agent did not start it"
+            return "ended in a way unknown to this agent, which did not start it,"
         if self.code < 0:
             with contextlib.suppress(ValueError):
                 return f"killed by {signal.Signals(-self.code).name}"

@@ -1,0 +1,50 @@
+"""Engine processes: found again by their marker, killed whole, never mistaken for another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from tests.integration.agent_kit import until
+from workers.processes import EngineProcess, Marker, child_environment, identity, kill_marked, marked
+
+
+async def test_a_process_and_its_children_are_found_by_their_marker_and_killed_whole(tmp_path: Path) -> None:
+    marker = Marker("n1", "e-1", 0, 1)
+    env = child_environment(os.environ, {}, marker, tmp_path)
+    script = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
+    process = EngineProcess.spawn((sys.executable, "-c", script), env, tmp_path, tmp_path / "log")
+    until("both run", lambda: len(list(marked(tmp_path))) == 2)
+    found = list(marked(tmp_path))
+    assert {each.marker for each in found} == {marker}
+    assert process.pid in [each.pid for each in found if each.leader]
+    assert list(marked(tmp_path / "other")) == []
+    assert kill_marked(tmp_path, replace(marker, incarnation=2)) == 0
+    assert kill_marked(tmp_path, marker) == 2
+    assert (await process.wait()).code == -9
+    assert not process.alive()
+    until("none is left", lambda: not list(marked(tmp_path)))
+
+
+async def test_an_adopted_process_is_watched_but_how_it_ended_is_unknown(tmp_path: Path) -> None:
+    child = await asyncio.to_thread(subprocess.Popen, ["sleep", "600"])
+    adopted = EngineProcess(child.pid, identity(child.pid))
+    assert adopted.alive()
+    adopted.terminate()
+    assert str(await adopted.wait()).startswith("ended in a way unknown")
+    assert child.wait() == -15
+
+
+def test_a_reused_pid_is_not_mistaken_for_the_engine(tmp_path: Path) -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    stranger = EngineProcess(child.pid, "another-boot:1")
+    assert not stranger.alive()
+    stranger.terminate()
+    stranger.kill()
+    assert child.poll() is None
+    child.kill()
+    child.wait()

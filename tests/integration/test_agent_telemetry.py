@@ -1,0 +1,104 @@
+"""What an agent sends each second, and how it keeps logs small, with a real agent and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from controlplane.core import names
+from controlplane.core.codec import decode
+from controlplane.core.protocol import VERSION, EngineRow, GpuRow, NodeRow, Record
+from controlplane.core.signing import BadSignature, unseal
+from tests.integration.agent_kit import AgentKit, until
+
+
+@pytest.fixture(scope="module")
+def agent(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentKit]:
+    kit = AgentKit(valkey_url, tmp_path_factory.mktemp("agent"))
+    try:
+        kit.start("--log-limit-bytes", "100000", "--label", "zone=a", "--network-gbps", "400")
+        kit.run_engine(gpus=(0, 1))
+        yield kit
+    finally:
+        kit.close()
+
+
+def newest(agent: AgentKit, kind: str) -> Record:
+    found: Record = until(
+        f"sending {kind}", lambda: next((each for each in reversed(agent.records()) if each.kind == kind), None)
+    )
+    return found
+
+
+def test_every_record_is_numbered_without_a_hole(agent: AgentKit) -> None:
+    until("some records", lambda: len(agent.records()) > 6)
+    records = agent.records()
+    assert {(each.v, each.source, each.boot) for each in records} == {(VERSION, f"agent:{agent.node}", records[0].boot)}
+    assert [each.seq for each in records] == list(range(1, len(records) + 1))
+
+
+def test_an_engines_figures_are_sent_as_it_told_them(agent: AgentKit) -> None:
+    row = decode(EngineRow, newest(agent, "engine").rows[0])
+    assert (row.engine, row.model, row.incarnation, row.state) == ("e-1", "m", 1, "ready")
+    assert (row.running, row.waiting, row.kv_usage, row.counters) == (0, 0, 0.25, {"generation_tokens": 7.0})
+    assert (row.histograms["ttft"].bounds, row.histograms["ttft"].counts, row.histograms["ttft"].count) == (
+        (0.1,),
+        (1.0,),
+        2.0,
+    )
+
+
+def test_every_gpu_has_a_row_with_its_engines_own_report(agent: AgentKit) -> None:
+    newest(agent, "engine")
+    rows = [decode(GpuRow, row) for row in newest(agent, "gpu").rows]
+    assert [(row.engine, row.tensor, row.tensor_peak, row.dram, row.memory_used_bytes, row.power_w) for row in rows] == [
+        ("e-1", 0.5, 0.9, 0.25, 10**9, 350.0),
+        ("e-1", 0.5, 0.9, 0.25, 10**9, 350.0),
+        ("", 0.0, 0.0, 0.0, 0, None),
+        ("", 0.0, 0.0, 0.0, 0, None),
+    ]
+
+
+def test_the_node_is_described(agent: AgentKit) -> None:
+    row = decode(NodeRow, newest(agent, "node").rows[0])
+    assert row.node == agent.node and row.dropped == 0
+    assert row.cpu is not None and 0 <= row.cpu <= 1
+    assert row.memory_used_bytes and row.memory_total_bytes and row.memory_used_bytes < row.memory_total_bytes
+    assert row.disk_free_bytes
+
+
+def test_the_fact_describes_the_node_rises_and_is_signed(agent: AgentKit, valkey_url: str) -> None:
+    fact = agent.fact()
+    assert (fact.labels, fact.network_gbps, fact.address, len(fact.gpus)) == ({"zone": "a"}, 400.0, "127.0.0.1", 4)
+    until("rising", lambda: agent.fact().seq > fact.seq)
+    client = redis.Redis.from_url(valkey_url)
+    key = names.fact_key("agent", agent.node)
+    assert 0 < client.ttl(key) <= names.FACT_TTL_S
+    with pytest.raises(BadSignature):
+        unseal(b"x" * 32, client.get(key))  # type: ignore[arg-type]
+    client.close()
+
+
+def test_changes_are_announced_and_so_is_the_fact_every_few_seconds(agent: AgentKit, valkey_url: str) -> None:
+    client = redis.Redis.from_url(valkey_url)
+    with client.pubsub(ignore_subscribe_messages=True) as listener:
+        listener.subscribe(names.FACT_CHANNEL)
+
+        def heard() -> bool:
+            message = listener.get_message(timeout=0.2)
+            return bool(message and message["data"] == f"agent:{agent.node}".encode())
+
+        until("heard", heard)
+        until("heard again", heard)
+    client.close()
+
+
+def test_a_chattering_engine_keeps_a_bounded_log_whose_tail_can_be_read(agent: AgentKit) -> None:
+    agent.run_engine("e-2", gpus=(2,), chatter=True)
+    log = agent.state / "logs" / "e-2.0.1.log"
+    until("rotated", lambda: log.with_name("e-2.0.1.log.1").exists(), 40)
+    until("small again", lambda: log.stat().st_size < 100_000)
+    lines = agent.ask("tail_log", engine="e-2", lines=3)["lines"]
+    assert len(lines) == 3 and lines[0].startswith("chatter chatter")
