@@ -64,4 +64,4 @@ def healthz(_request: HttpRequest) -> HttpResponse:
 def fleet(request: HttpRequest) -> HttpResponse:
     """The fleet page with the newest rows in it, so that the first paint has real numbers."""
     first = {"now": time.time(), "frame": snapshot("fleet")}
-    return render(request, "console/fleet.html", {"first": first, "history_url": "/history/gpus", "modules": [f"js/{name}.js" for name in FLEET_MODULES]})
+    return render(request, "console/fleet.html", {"first": first, "modules": [f"js/{name}.js" for name in FLEET_MODULES]})

@@ -1,29 +1,23 @@
-// The rows of one live topic: whole rows replace whole rows by id. Tells when a frame was missed.
+// The rows of one live topic: whole rows replace whole rows by id, one of type "gone" removes it. Tells when a frame was missed.
 export class Rows {
   #rows = new Map();
   #types = new Map();
-  epoch = null;
   seq = null;
   at = null;
 
   // Applies a frame. False: something between the last frame and this one is missing, so ask for a snapshot.
   apply(frame) {
     const snapshot = frame.kind === "snapshot";
-    const follows = this.seq !== null && frame.seq === this.seq + 1 && (frame.epoch ?? this.epoch) === this.epoch;
-    const repeated = this.seq !== null && frame.seq === this.seq && (frame.epoch ?? this.epoch) === this.epoch;
-    if (!snapshot && !follows && !repeated) return false;
+    if (!snapshot && (this.seq === null || frame.seq !== this.seq + 1)) return false;
     if (snapshot) this.#rows.clear();
-    for (const row of frame.rows ?? []) this.#rows.set(row.id, row);
-    for (const id of frame.gone ?? []) this.#rows.delete(id);
+    for (const row of frame.rows) {
+      if (row.type === "gone") this.#rows.delete(row.id);
+      else this.#rows.set(row.id, row);
+    }
     this.#types.clear();
-    this.epoch = frame.epoch ?? this.epoch;
     this.seq = frame.seq;
     this.at = frame.at;
     return true;
-  }
-
-  get empty() {
-    return this.#rows.size === 0;
   }
 
   get(id) {

@@ -1,9 +1,9 @@
 // One socket for all topics of a page. It comes back by itself with back-off, and asks for a snapshot when it must.
 const FIRST_WAIT_S = 0.5;
 const LONGEST_WAIT_S = 15;
-const SILENCE_S = 10; // an open socket this quiet is asked for a snapshot
+const SILENCE_S = 10; // a socket that spoke before and is this quiet is asked for a snapshot
 const ANSWER_S = 5; // and taken for dead when not even that comes
-const SIGNED_OUT = [4401, 4403];
+const SIGNED_OUT = 4401;
 
 export class LiveSocket extends EventTarget {
   #url;
@@ -11,7 +11,7 @@ export class LiveSocket extends EventTarget {
   #socket = null;
   #wait = FIRST_WAIT_S;
   #timer = 0;
-  #heardAt = 0;
+  #heardAt = 0; // ms; 0 until the first frame of this connection: a server without data yet says nothing
   #askedAt = 0;
 
   state = "connecting"; // connecting, open, down, signed-out
@@ -55,9 +55,10 @@ export class LiveSocket extends EventTarget {
     const socket = new WebSocket(this.#url);
     this.#socket = socket;
     this.#askedAt = 0;
+    this.#heardAt = 0;
     socket.onopen = () => {
-      this.#heardAt = Date.now();
       this.resync();
+      this.#become("open");
     };
     socket.onmessage = (event) => this.#hear(event.data);
     socket.onclose = (event) => {
@@ -69,14 +70,14 @@ export class LiveSocket extends EventTarget {
     this.#heardAt = Date.now();
     this.#askedAt = 0;
     this.#wait = FIRST_WAIT_S;
-    this.#become("open");
     const frame = JSON.parse(data);
-    if (frame.topic) this.dispatchEvent(new CustomEvent("frame", { detail: frame }));
+    if (frame.error) console.warn(frame.error, frame.message);
+    else this.dispatchEvent(new CustomEvent("frame", { detail: frame }));
   }
 
   #lost(code) {
     this.#socket = null;
-    if (SIGNED_OUT.includes(code)) {
+    if (code === SIGNED_OUT) {
       this.#become("signed-out");
       return;
     }
@@ -88,7 +89,7 @@ export class LiveSocket extends EventTarget {
   }
 
   #watch() {
-    if (this.#socket?.readyState !== WebSocket.OPEN) return;
+    if (this.#socket?.readyState !== WebSocket.OPEN || !this.#heardAt) return;
     const now = Date.now();
     if (this.#askedAt && now - this.#askedAt > ANSWER_S * 1000) this.#drop();
     else if (now - this.#heardAt > SILENCE_S * 1000) this.resync();

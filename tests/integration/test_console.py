@@ -92,7 +92,13 @@ def test_the_fleet_page_carries_the_newest_rows(signed_in: Client, valkey: redis
     fleet = rows(time.time())
     write_live(valkey, fleet)
     frame = first(signed_in.get("/").content.decode())["frame"]
-    assert (frame["topic"], frame["kind"], frame["epoch"], frame["seq"], frame["rows"]) == ("fleet", "snapshot", "e1", 7, fleet)
+    assert (frame["topic"], frame["kind"], frame["epoch"], frame["seq"], frame["rows"]) == (
+        "fleet",
+        "snapshot",
+        "e1",
+        7,
+        fleet,
+    )
 
 
 def test_the_fleet_page_comes_without_rows_when_there_are_none_yet(signed_in: Client, valkey: redis.Redis) -> None:

@@ -1,0 +1,336 @@
+"""The fleet page in a real browser, against a real web process and rows published as ingest publishes them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from axes.models import AccessAttempt, AccessLog
+from django.contrib.auth.models import Group, User
+from django.contrib.sessions.models import Session
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from redis.asyncio import Redis
+
+from controlplane.core import names
+from controlplane.stack.ports import free_port
+from controlplane.telemetry.publish import Publisher
+from tests.console_rows import find, rows
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+PASSWORD = "correct horse battery staple"
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>&amp;"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium (apt-get install chromium)")
+
+
+@dataclass
+class Web:
+    """A uvicorn of our own on a fixed port, so that it can go away and come back."""
+
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1"]
+        environment = {**os.environ, names.ENV_CONSOLE_ORIGINS: self.url}
+        self.process = subprocess.Popen([*command, "--port", str(self.port), "--log-level", "warning"], env=environment)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                if httpx.get(f"{self.url}/healthz").is_success:
+                    return
+            except httpx.TransportError:
+                pass
+            assert self.process.poll() is None, "the web process ended"
+            time.sleep(0.1)
+        raise AssertionError("the web process does not answer")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@dataclass
+class Fleet:
+    """What ingest does: publishes all rows twice a second, moved to now, after `change` had its way with them."""
+
+    valkey_url: str
+    change: Callable[[list[dict[str, Any]]], None] = lambda _rows: None
+    paused: bool = False
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        asyncio.run(self._publish())
+
+    async def _publish(self) -> None:
+        valkey = Redis.from_url(self.valkey_url)
+        publisher = Publisher(valkey)
+        while not self._stop.is_set():
+            if not self.paused:
+                now = time.time()
+                fleet = rows(now)
+                self.change(fleet)
+                await publisher.publish({"fleet": fleet}, now)
+            await asyncio.sleep(0.5)
+        await valkey.aclose()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+@pytest.fixture(scope="module")
+def people(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Written before the browser starts and removed after it ended: its loop runs in this thread, and Django's connections
+    are others while one does."""
+    with django_db_blocker.unblock():
+        for name in ("ops-1", "locked"):
+            User.objects.create_user(name, password=PASSWORD)
+        User.objects.get(username="ops-1").groups.add(Group.objects.get_or_create(name="operator")[0])
+    yield
+    with django_db_blocker.unblock():
+        for model in (User, Group, Session, AccessAttempt, AccessLog):
+            model.objects.all().delete()
+
+
+@pytest.fixture(scope="module")
+def web(people: None, valkey_url: str) -> Iterator[Web]:
+    web = Web(free_port())
+    web.start()
+    yield web
+    web.stop()
+
+
+@pytest.fixture(scope="module")
+def browser(people: None) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def fleet(valkey: redis.Redis, valkey_url: str) -> Iterator[Fleet]:
+    fleet = Fleet(valkey_url)
+    thread = threading.Thread(target=fleet.run)
+    thread.start()
+    yield fleet
+    fleet.stop()
+    thread.join(10)
+
+
+@dataclass
+class Visit:
+    context: BrowserContext
+    page: Page
+    complaints: list[str]
+
+
+@pytest.fixture
+def visit(browser: Browser, web: Web) -> Iterator[Callable[..., Visit]]:
+    """Opens the console in a context of its own. What the browser complains about (errors of scripts, refused content) fails
+    the test, unless it is only that the server was away."""
+    visits: list[Visit] = []
+
+    def opened(
+        theme: str = "dark", width: int = 1440, height: int = 900, locale: str = "en-GB", sign_in: bool = True
+    ) -> Visit:
+        context = browser.new_context(viewport={"width": width, "height": height}, locale=locale, timezone_id="Asia/Bangkok")
+        context.add_cookies([{"name": "theme", "value": theme, "url": web.url}])
+        page = context.new_page()
+        visit = Visit(context, page, [])
+        page.on("console", lambda message: message.type in ("error", "warning") and visit.complaints.append(message.text))
+        page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+        visits.append(visit)
+        page.goto(f"{web.url}/")
+        if sign_in:
+            login(page)
+        return visit
+
+    yield opened
+    for each in visits:
+        each.context.close()
+        assert [text for text in each.complaints if "ERR_CONNECTION_REFUSED" not in text] == []
+
+
+def login(page: Page, name: str = "ops-1", password: str = PASSWORD) -> None:
+    page.fill("[name=username]", name)
+    page.fill("[name=password]", password)
+    page.press("[name=password]", "Enter")
+
+
+def tile(page: Page, label: str, model: str = "llama-3.1-70b") -> Any:
+    return page.locator(f'[data-model="{model}"] .tile').filter(has=page.locator(f'.id b:text-is("{label}")'))
+
+
+def test_tiles_figures_and_operations_appear_and_follow_the_fleet(visit: Callable[..., Visit], fleet: Fleet) -> None:
+    page = visit().page
+    expect(page.locator(".tile[class]:not(.spare)")).to_have_count(19)
+    expect(page.locator("#live")).to_contain_text("live")
+    expect(tile(page, "P3")).to_contain_text("queue 11")
+    expect(tile(page, "M4", "mixtral-8x7b")).to_contain_text("starting")
+    expect(tile(page, "M2", "qwen3-32b")).to_contain_text("6 left")
+    expect(page.locator('[data-kpi="ttft"]')).to_contain_text("310 ms over SLO · llama-3.1-70b")
+    expect(page.locator('[data-kpi="transfer"] .big')).to_have_text("88ms p99")
+    expect(page.locator('[data-model="llama-3.1-70b"] .flow')).to_contain_text("14.4GB/s")
+    expect(page.locator('[data-model="qwen3-32b"] .flow')).to_contain_text("off")
+    expect(page.locator("#spare .tile")).to_contain_text("4 GPUs")
+    expect(page.locator("#operations li").first).to_contain_text("step 3 of 6")
+
+    def busier(all_rows: list[dict[str, Any]]) -> None:
+        one = next(row for row in all_rows if row["type"] == "engine" and row["label"] == "P1")
+        one["waiting"], one["tensor"] = 37, [0.5, None, 0.5, 0.5]
+        find(all_rows, "fleet")["transfer"]["p99"] = 1204.0
+        other = next(row for row in all_rows if row["type"] == "engine" and row["label"] == "P2")
+        other |= {"state": "failed", "reason": "exit 1: CUDA out of memory"}
+        all_rows[:] = [row for row in all_rows if row["id"] != "model:qwen3-32b"]
+
+    fleet.change = busier
+    expect(tile(page, "P1")).to_contain_text("50% tensor")
+    expect(tile(page, "P1").locator(".hot")).to_have_text("queue 37")
+    expect(tile(page, "P2").locator(".say.bad")).to_have_text("failed")
+    expect(tile(page, "P2")).to_contain_text("exit 1: CUDA out of memory")
+    expect(page.locator("#announce")).to_contain_text("P2 of llama-3.1-70b failed")
+    expect(page.locator('[data-kpi="transfer"] .big')).to_have_text("1.20s p99")
+    expect(page.locator('[data-model="qwen3-32b"]')).to_have_count(0)
+
+
+def test_an_engine_without_samples_is_marked_stale_and_keeps_its_numbers(visit: Callable[..., Visit], fleet: Fleet) -> None:
+    def silent(all_rows: list[dict[str, Any]]) -> None:
+        for row in all_rows:
+            if row["type"] == "engine" and row["node"] == "n1":
+                row["sampled_at"] -= 11
+        find(all_rows, "node:n1").update(state="silent", sampled_at=time.time() - 12)
+
+    fleet.change = silent
+    page = visit().page
+    expect(tile(page, "P1").locator(".say.warn")).to_contain_text("stale since 1")
+    expect(tile(page, "P1")).to_contain_text("% tensor")
+    expect(tile(page, "P3").locator(".say.warn")).to_have_count(0)
+    expect(page.locator("#banners .banner")).to_contain_text("Node n1 has not reported for")
+    fleet.change = lambda _rows: None
+    expect(page.locator(".tile .say.warn")).to_have_count(0)
+    expect(page.locator("#banners")).to_be_hidden()
+
+
+def test_when_ingest_stops_the_page_says_how_old_it_is(visit: Callable[..., Visit], fleet: Fleet) -> None:
+    page = visit().page
+    expect(page.locator("#live")).to_contain_text("live")
+    fleet.paused = True
+    expect(page.locator("#live.is-stale")).to_contain_text("stale since", timeout=15_000)
+    expect(page.locator("#kpis.is-stale .big").first).to_contain_text("30.5")
+    fleet.paused = False
+    expect(page.locator("#live")).to_contain_text("live", timeout=15_000)
+    expect(page.locator(".is-stale")).to_have_count(0)
+
+
+def test_a_lost_server_is_announced_and_found_again(visit: Callable[..., Visit], fleet: Fleet, web: Web) -> None:
+    page = visit().page
+    expect(page.locator("#live")).to_contain_text("live")
+    web.stop()
+    banner = page.locator("#disconnected")
+    expect(banner).to_contain_text("Disconnected from the control plane since", timeout=15_000)
+    expect(page.locator("#live.is-off")).to_contain_text("disconnected 0:")
+    expect(tile(page, "P3")).to_contain_text("queue 11")
+    web.start()
+    page.get_by_role("button", name="Retry now").click()
+    expect(banner).to_be_hidden(timeout=20_000)
+    expect(page.locator("#live")).to_contain_text("live")
+
+
+def test_hostile_names_are_shown_and_do_nothing(visit: Callable[..., Visit], fleet: Fleet) -> None:
+    def hostile(all_rows: list[dict[str, Any]]) -> None:
+        for row in all_rows:
+            for name in ("name", "model", "label", "node", "reason", "actor", "outcome", "gpu_kind", "ttft_model", "verb"):
+                if isinstance(row.get(name), str):
+                    row[name] = HOSTILE if name != "label" else f"{HOSTILE}{row['id']}"
+            if row["type"] == "node":
+                row["state"] = "silent"
+
+    fleet.change = hostile
+    page = visit(height=2400).page
+    expect(page.locator(".band h2").first).to_have_text(HOSTILE)
+    expect(page.locator("#banners .banner").first).to_contain_text(HOSTILE)
+    expect(page.locator("#operations li").first).to_contain_text(HOSTILE)
+    assert page.locator("main img, main script:not([type])").count() == 0
+    assert page.title() == "Fleet · Twinpool"
+
+
+def test_an_empty_fleet_says_what_to_do(visit: Callable[..., Visit], fleet: Fleet) -> None:
+    def nothing(all_rows: list[dict[str, Any]]) -> None:
+        row = find(all_rows, "fleet") | {"requests_per_s": None, "effective_gpus": None, "effective_by_role": {}, "gpus": 0}
+        none = {"p50": None, "p99": None, "count": 0}
+        all_rows[:] = [row | {"ttft": none, "itl": none, "transfer": none, "ttft_slo_ms": None, "output_tokens_per_s": None}]
+
+    fleet.change = nothing
+    page = visit().page
+    expect(page.locator("#bands")).to_contain_text("manage.py join-token NODE")
+    expect(page.locator("#bands")).to_contain_text("manage.py register_model NAME")
+    expect(page.locator('[data-kpi="ttft"] .big')).to_have_text("—")
+    expect(page.locator("#operations")).to_contain_text("No operations yet")
+
+
+def test_the_viewer_switches_language_theme_and_sees_the_keys(visit: Callable[..., Visit], fleet: Fleet) -> None:
+    page = visit().page
+    page.locator("details.menu summary").click()
+    page.get_by_role("button", name="Tiếng Việt").click()
+    expect(page.locator("html")).to_have_attribute("lang", "vi")
+    expect(page.locator('[data-model="llama-3.1-70b"] .flow')).to_contain_text("Truyền KV")
+    expect(page.locator('[data-kpi="ttft"] .big')).to_have_text("2,31s p99")
+    page.keyboard.press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#help")).to_be_hidden()
+
+
+def test_a_phone_shows_everything_without_scrolling_sideways(visit: Callable[..., Visit], fleet: Fleet) -> None:
+    page = visit(width=390, height=1800, theme="light").page
+    expect(page.locator(".tile").first).to_be_visible()
+    for language in ("en", "vi"):
+        if language == "vi":
+            page.locator("details.menu summary").click()
+            page.get_by_role("button", name="Tiếng Việt").click()
+            expect(page.locator("html")).to_have_attribute("lang", "vi")
+            expect(page.locator(".tile").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.locator("details.menu summary").click()
+    page.get_by_role("button", name="Đăng xuất").click()
+    expect(page.locator("[name=password]")).to_be_visible()
+
+
+def test_wrong_passwords_lock_the_door_and_say_so(visit: Callable[..., Visit]) -> None:
+    opened = visit(sign_in=False)
+    for _ in range(8):
+        login(opened.page, "locked", "not it")
+        expect(opened.page.locator("[role=alert]")).to_be_visible()
+    expect(opened.page.locator("[role=alert]")).to_contain_text("locked for 15 minutes")
+    opened.complaints[:] = [text for text in opened.complaints if "429" not in text]

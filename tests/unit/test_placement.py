@@ -1,0 +1,92 @@
+"""Which GPUs an engine gets, and why not others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.core.placement import Want, place
+from controlplane.core.world import GpuState, NodeState
+
+
+def node(name: str, **changes: object) -> NodeState:
+    return replace(NodeState(name, seen_at=1.0), **changes)  # type: ignore[arg-type]
+
+
+def gpus(name: str, count: int = 8, taken: tuple[int, ...] = (), kind: str = "h100-sxm") -> tuple[GpuState, ...]:
+    return tuple(GpuState(f"{name}-{i}", name, i, kind, "e-other" if i in taken else "") for i in range(count))
+
+
+def test_an_engine_gets_an_aligned_run_of_gpus_on_one_node() -> None:
+    placement, _ = place(Want(4), [node("a")], gpus("a", taken=(0, 1)))
+    assert placement is not None
+    assert placement.gpus == ("a-4", "a-5", "a-6", "a-7")
+
+
+def test_without_an_aligned_run_the_one_that_spans_least_is_taken() -> None:
+    placement, _ = place(Want(2), [node("a")], gpus("a", count=6, taken=(0, 2, 4)))
+    assert placement is not None
+    assert placement.gpus == ("a-1", "a-3")
+
+
+def test_a_node_with_the_models_engines_comes_before_a_fuller_one() -> None:
+    all_gpus = gpus("a", taken=(0,)) + gpus("b", taken=(0, 1, 2))
+    placement, _ = place(Want(1, peers={"a": 1}), [node("a"), node("b")], all_gpus)
+    assert placement is not None and placement.node == "a"
+
+
+def test_otherwise_the_fullest_node_that_fits_is_taken() -> None:
+    all_gpus = gpus("a") + gpus("b", taken=(0, 1, 2))
+    placement, _ = place(Want(4), [node("a"), node("b")], all_gpus)
+    assert placement is not None and placement.node == "b"
+
+
+def test_the_first_kind_asked_for_that_has_room_is_taken() -> None:
+    all_gpus = gpus("a", count=1, kind="l4") + gpus("b", count=2, kind="h100-sxm")
+    placement, _ = place(Want(2, ("l4", "h100-sxm")), [node("a"), node("b")], all_gpus)
+    assert placement is not None and placement.kind == "h100-sxm"
+
+
+@pytest.mark.parametrize(
+    ("want", "state", "reason"),
+    [
+        (Want(4), node("a", lost=True), "a: its agent is not heard"),
+        (Want(4), node("a", seen_at=None), "a: its agent never reported"),
+        (Want(4), node("a", cordoned=True), "a: is cordoned"),
+        (Want(4, node_labels={"zone": "x"}), node("a"), "a: lacks the label zone=x"),
+        (Want(4, ("b200",)), node("a"), "a: has only GPUs of kind h100-sxm"),
+        (Want(8), node("a"), "a: has 7 of 8 fitting GPUs free, 1 too few"),
+    ],
+)
+def test_a_refusal_says_what_is_missing_on_each_node(want: Want, state: NodeState, reason: str) -> None:
+    placement, reasons = place(want, [state], gpus("a", taken=(0,)))
+    assert placement is None
+    assert reasons[0].startswith(f"needs {want.tensor_parallel} free GPUs of one kind")
+    assert reason in reasons
+
+
+def test_no_node_at_all_is_said_so() -> None:
+    assert place(Want(1), [], ())[1] == ("needs 1 free GPU on one node", "there is no node")
+
+
+@given(
+    taken=st.sets(st.tuples(st.sampled_from("abc"), st.integers(0, 7))),
+    size=st.sampled_from((1, 2, 4, 8)),
+    kinds=st.sampled_from(((), ("h100-sxm",), ("l4", "h100-sxm"))),
+)
+def test_a_placement_is_always_free_of_one_kind_and_on_one_node(
+    taken: set[tuple[str, int]], size: int, kinds: tuple[str, ...]
+) -> None:
+    all_gpus = tuple(gpu for name in "abc" for gpu in gpus(name, taken=tuple(i for n, i in taken if n == name)))
+    placement, reasons = place(Want(size, kinds), [node(name) for name in "abc"], all_gpus)
+    most = max(sum(not gpu.engine for gpu in all_gpus if gpu.node == name) for name in "abc")
+    assert (placement is not None) == (most >= size)
+    if placement is None:
+        assert len(reasons) == 4
+        return
+    chosen = [gpu for gpu in all_gpus if gpu.uuid in placement.gpus]
+    assert len(chosen) == size
+    assert {(gpu.node, gpu.kind, gpu.engine) for gpu in chosen} == {(placement.node, placement.kind, "")}

@@ -1,0 +1,52 @@
+"""What routers are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.core.codec import decode, encode
+from controlplane.core.protocol import ModelRoute, Rank, RoutingTable
+from controlplane.core.table import build_table, next_stamp
+from controlplane.core.world import EngineState
+
+MODEL = ModelRoute("m", "disaggregated")
+READY = EngineState("e-1", "m", "decode", 1, (Rank("n1", ("g",)),), state="ready", url="http://h:1", incarnation=2)
+
+
+def listed(*engines: EngineState) -> list[tuple[str, str]]:
+    table = build_table([MODEL], engines, {"m": 64}, (0, 1))
+    return [(engine.id, engine.state) for engine in table.models[0].engines]
+
+
+def test_a_ready_engine_is_listed_with_all_that_routers_need() -> None:
+    table = build_table([MODEL], [replace(READY, gpu_kind="h100-sxm", tensor_parallel=4)], {"m": 64}, (3, 9))
+    route = table.models[0].engines[0]
+    assert table.stamp == (3, 9)
+    assert (route.url, route.role, route.incarnation, route.node) == ("http://h:1", "decode", 2, "n1")
+    assert (route.gpu, route.tp, route.max_num_seqs, route.engine_key) == ("h100-sxm", 4, 64, "")
+    assert decode(RoutingTable, encode(table)) == table
+
+
+@pytest.mark.parametrize("state", ["planned", "starting", "verifying", "failed", "stopping", "stopped", "lost"])
+def test_an_engine_that_does_not_serve_is_not_listed(state: str) -> None:
+    assert listed(replace(READY, state=state)) == []
+
+
+def test_an_engine_on_its_way_out_is_draining_at_once() -> None:
+    assert listed(replace(READY, wanted=False)) == [("e-1", "draining")]
+    assert listed(replace(READY, wanted=False, state="draining")) == [("e-1", "draining")]
+
+
+def test_engines_come_in_order_of_their_number() -> None:
+    assert listed(replace(READY, id="e-2", number=2), READY) == [("e-1", "ready"), ("e-2", "ready")]
+
+
+def test_the_next_table_has_the_next_generation() -> None:
+    assert next_stamp((2, 5), [(2, 5), (1, 9)]) == (2, 6)
+
+
+def test_a_table_somewhere_newer_than_ours_raises_the_epoch() -> None:
+    assert next_stamp((2, 5), [(2, 8)]) == (3, 6)
+    assert next_stamp((0, 0), [(4, 2)]) == (5, 1)
