@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controlplane.core import signing
 from controlplane.router.app import NoTelemetry, Router
@@ -19,6 +19,9 @@ from controlplane.router.client import ClientConnection
 from controlplane.router.limits import Limits
 from controlplane.router.tables import Tables, follow_file
 from controlplane.router.telemetry import Outbox
+
+if TYPE_CHECKING:
+    from controlplane.router.link import Link
 
 log = logging.getLogger(__name__)
 
@@ -40,48 +43,62 @@ class Options:
     limits: Limits = field(default_factory=Limits)
 
 
-async def serve(options: Options, stop: asyncio.Event, started: asyncio.Future[int] | None = None) -> None:
-    """Runs the router until `stop` is set. `started` gets the port. Raises OSError if the address cannot be used."""
-    loop = asyncio.get_running_loop()
-    listener = _listen(options.host, options.port)
-    port = listener.getsockname()[1]
-    id = options.id or f"{options.host}-{port}"
-    outbox = Outbox(id)
-    router = Router(id, options.limits, options.fleet_secret, outbox if options.valkey_url else NoTelemetry())
-    table_key = signing.table_key(options.fleet_secret) if options.fleet_secret is not None else None
-    tables = Tables(router.apply, table_key, options.cache)
-    work: list[Coroutine[Any, Any, None]] = [_sweep(router)]
-    link = None
-    if options.table is not None:
-        work.append(follow_file(options.table, tables))
-    else:
+class Server:
+    """One router process's worth of parts. Made inside a running loop; `router` may be looked at from outside."""
+
+    def __init__(self, options: Options) -> None:
+        """Binds the address. Raises OSError if it cannot be used."""
+        self._options = options
+        self._listener = _listen(options.host, options.port)
+        self.port: int = self._listener.getsockname()[1]
+        id = options.id or f"{options.host}-{self.port}"
+        self._outbox = Outbox(id)
+        telemetry = self._outbox if options.valkey_url else NoTelemetry()
+        self.router = Router(id, options.limits, options.fleet_secret, telemetry)
+        table_key = signing.table_key(options.fleet_secret) if options.fleet_secret is not None else None
+        self._tables = Tables(self.router.apply, table_key, options.cache)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serves until `stop` is set, then stops in order."""
+        router, options = self.router, self._options
+        work: list[Coroutine[Any, Any, None]] = [_sweep(router)]
+        link = self._link() if options.valkey_url else None
+        if link is not None:
+            self._tables.load_cache()
+            work.append(link.run())
+        elif options.table is not None:
+            work.append(follow_file(options.table, self._tables))
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: ClientConnection(router, options.limits), sock=self._listener, backlog=2048
+        )
+        tasks = [loop.create_task(each) for each in work]
+        gc.collect()
+        gc.freeze()  # what is here now stays: no collection needs to look at it again
+        log.info("router %s listens on %s:%d", router.id, options.host, self.port)
+        try:
+            await _until(stop, tasks)
+        finally:
+            server.close()
+            await _finish(router)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if link is not None:
+                await link.close()
+        log.info("router %s has stopped", router.id)
+
+    def _link(self) -> Link:
         # Imported here: the client library is a third of the router's memory, and a router with a table file needs none.
         from controlplane.router.link import Link
 
+        options = self._options
         assert options.fleet_secret is not None
         telemetry_url = options.telemetry_url or options.valkey_url
-        own_url = f"http://{options.host}:{port}"
-        link = Link(router, tables, outbox, options.fleet_secret, options.valkey_url, telemetry_url, own_url)
-        tables.load_cache()
-        work.append(link.run())
-    tasks = [loop.create_task(each) for each in work]
-    server = await loop.create_server(lambda: ClientConnection(router, options.limits), sock=listener, backlog=2048)
-    gc.collect()
-    gc.freeze()  # what is here now stays: no collection needs to look at it again
-    log.info("router %s listens on %s:%d", id, options.host, port)
-    if started is not None:
-        started.set_result(port)
-    try:
-        await _until(stop, tasks)
-    finally:
-        server.close()
-        await _finish(router)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if link is not None:
-            await link.close()
-    log.info("router %s has stopped", id)
+        own_url = f"http://{options.host}:{self.port}"
+        return Link(
+            self.router, self._tables, self._outbox, options.fleet_secret, options.valkey_url, telemetry_url, own_url
+        )
 
 
 def run(options: Options) -> None:
@@ -93,7 +110,7 @@ def run(options: Options) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await serve(options, stop)
+        await Server(options).run(stop)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
