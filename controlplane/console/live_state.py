@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import redis
@@ -24,7 +24,7 @@ def snapshot(topic: str) -> dict[str, Any] | None:
     """The topic as a socket's snapshot frame: topic, kind, epoch, seq, at (Unix s), rows. None when nothing was written yet,
     when it cannot be read, or when Valkey does not answer in TIMEOUT_S."""
     try:
-        raw: dict[bytes, bytes] = _valkey().hgetall(names.live_key(topic))
+        raw = cast(dict[bytes, bytes], _valkey().hgetall(names.live_key(topic)))
         if not raw:
             return None
         return {
