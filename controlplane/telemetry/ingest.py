@@ -19,7 +19,7 @@ from controlplane.telemetry import live_rows, stream
 from controlplane.telemetry.board import Board
 from controlplane.telemetry.fleet_view import FleetView
 from controlplane.telemetry.handoff import Handoff
-from controlplane.telemetry.intake import Intake, Taken, position_time
+from controlplane.telemetry.intake import Intake, Refusals, Taken, position_time
 from controlplane.telemetry.keeper import Keeper
 from controlplane.telemetry.publish import Publisher
 from controlplane.telemetry.windows import HORIZON_S
@@ -40,9 +40,10 @@ class Ingest:
         self._stopped = threading.Event()
         self._stop = asyncio.Event()
         self._handoff = Handoff()
-        self._keeper = Keeper(self._handoff, self._stopped)
+        refusals = Refusals()
+        self._keeper = Keeper(self._handoff, refusals, self._stopped)
         self._board = Board()
-        self._intake = Intake()
+        self._intake = Intake(refusals)
         self._clock_offset_s = 0.0
         self._caught_up = asyncio.Event()
 

@@ -34,14 +34,27 @@ class Taken:
     missing: list[tuple[float, int]] = field(default_factory=list)
 
 
+class Refusals:
+    """Says once per source why its records are refused, never what is in them. Shared by all who read the stream."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, raw: bytes | None, error: WrongShape) -> None:
+        source = records.claimed_source(raw)
+        if source not in self._told and len(self._told) < MAX_SOURCES:
+            self._told.add(source)
+            log.warning("telemetry record of %s refused, more of its are only counted: %s", source, error)
+
+
 class Intake:
     """Remembers per source what the next record must be."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
         self.counts: Counter[str] = Counter()
         """accepted, refused, duplicates, missing: since this process started."""
         self._sources: OrderedDict[str, Source] = OrderedDict()
-        self._complained: set[str] = set()
 
     def take(self, entries: list[tuple[str, bytes | None]]) -> Taken:
         """Entries in stream order, as (stream id, value of field "r")."""
@@ -54,7 +67,8 @@ class Intake:
         try:
             record, rows = records.read(raw if raw is not None else b"")
         except WrongShape as error:
-            self._refuse(raw, error)
+            self.counts["refused"] += 1
+            self._refusals.tell(raw, error)
             return
         received = position_time(position)
         source, missing = self._follow(record.source, record.boot, record.seq)
@@ -83,14 +97,6 @@ class Intake:
             return None, 0
         known.seq = seq
         return known, jump - 1 if jump <= MAX_GAP else 0
-
-    def _refuse(self, raw: bytes | None, error: WrongShape) -> None:
-        """Count it; say so once per source (as far as one can be read out of it), never its content."""
-        self.counts["refused"] += 1
-        source = records.claimed_source(raw)
-        if source not in self._complained and len(self._complained) < MAX_SOURCES:
-            self._complained.add(source)
-            log.warning("telemetry record of %s refused, more of its are only counted: %s", source, error)
 
 
 def position_time(position: str) -> float:

@@ -17,7 +17,7 @@ from controlplane.config import config
 from controlplane.telemetry import fleet_view, stream
 from controlplane.telemetry.fleet_view import FleetView
 from controlplane.telemetry.handoff import Handoff
-from controlplane.telemetry.intake import Intake, position_time
+from controlplane.telemetry.intake import Intake, Refusals, position_time
 from controlplane.telemetry.partitions import Partitions, keep
 from controlplane.telemetry.rollups import LONGEST_OPEN_S, Rollups
 from controlplane.telemetry.tables import Batch
@@ -35,7 +35,7 @@ OVERLAP_S = 2 * LONGEST_OPEN_S
 class Keeper(threading.Thread):
     """`view` is the newest fleet that could be read, None until the first; `seen` is set with it."""
 
-    def __init__(self, handoff: Handoff, stop: threading.Event) -> None:
+    def __init__(self, handoff: Handoff, refusals: Refusals, stop: threading.Event) -> None:
         super().__init__(name="keeper", daemon=True)
         self.view: FleetView | None = None
         self.seen = threading.Event()
@@ -45,13 +45,14 @@ class Keeper(threading.Thread):
         self._writer = Writer(self._partitions)
         self._rollups: Rollups | None = None
         self._position = "0-0"
-        self._intake = Intake()
+        self._refusals = refusals
+        self._intake = Intake(refusals)
         self._pending = Batch()
         self._maintained_at = 0.0
 
     def run(self) -> None:
         backoff_s = 0.0
-        while not self._stop_event.wait(max(backoff_s, TICK_S)):
+        while not self._stop_event.is_set():
             try:
                 self._tick()
             except (*FAILED, redis.RedisError, OSError) as error:
@@ -63,6 +64,7 @@ class Keeper(threading.Thread):
                 if backoff_s:
                     log.info("telemetry is stored again")
                 backoff_s = 0.0
+            self._stop_event.wait(max(backoff_s, TICK_S))
         connection.close()
 
     def _tick(self) -> None:
@@ -93,7 +95,7 @@ class Keeper(threading.Thread):
         else:
             end = position_time(stored)
             self._position, rollups = stream.position_at(end - OVERLAP_S), Rollups(write_from=end - LONGEST_OPEN_S)
-        self._intake, self._rollups = Intake(), rollups
+        self._intake, self._rollups = Intake(self._refusals), rollups
         self._handoff.leave()
         return rollups
 
