@@ -106,6 +106,8 @@ def _whole(operation: OperationState) -> OperationState:
     if any(state in ("waiting", "running") for state in states):
         begun = any(state != "waiting" for state in states)
         return replace(operation, state=move(OPERATION, operation.state, "running" if begun else operation.state))
+    if states and all(state == "skipped" for state in states):
+        return replace(operation, state=observe(OPERATION, operation.state, "cancelled"), outcome=operation.steps[0].reason)
     failed = [step for step in operation.steps if step.state == "failed"]
     state = observe(OPERATION, operation.state, "failed" if failed else "done")
     return replace(operation, state=state, outcome=_outcome(failed, len(states)))
@@ -115,4 +117,4 @@ def _outcome(failed: Sequence[StepState], count: int) -> str:
     if failed:
         first = failed[0]
         return f"{len(failed)} of {count} steps failed: {first.verb} {first.engine}: {first.reason}"[:500]
-    return f"all {count} steps done" if count else "nothing had to change"
+    return f"all {count} steps done" if count else "nothing further to do"

@@ -129,14 +129,14 @@ def _due(send: Send, world: World) -> bool:
 
 
 def _strangers(world: World) -> list[Action]:
-    """Engines that agents run and no row knows."""
-    known = {engine.id for engine in world.engines}
+    """Engines that agents run and no row knows, or knows elsewhere."""
+    known = {(rank.node, engine.id, index) for engine in world.engines for index, rank in enumerate(engine.ranks)}
     sends = [
         Send(node.name, fact.id, "stop", fact.spec_generation, "no row knows it", fact.rank)
         for node in world.nodes
         if node.fact is not None
         for fact in node.fact.engines
-        if fact.id not in known and fact.state not in OVER
+        if (node.name, fact.id, fact.rank) not in known and fact.state not in OVER
     ]
     return [send for send in sends if _due(send, world)]
 

@@ -13,7 +13,7 @@ from controlplane.core.fake_node import FakeNode
 from controlplane.core.lifecycle import ENGINE, move
 from controlplane.core.observe import judge_nodes, observe_engine
 from controlplane.core.plan import Create, Halt, Plan, Release, Restart, Retire, Send
-from controlplane.core.protocol import Command, EngineSpec, ModelRoute, Rank, RouterFact
+from controlplane.core.protocol import AgentFact, Command, EngineSpec, ModelRoute, Rank, RouterFact
 from controlplane.core.reconcile import reconcile
 from controlplane.core.table import build_table
 from controlplane.core.world import DrainMark, EngineState, GpuState, NodeState, PoolState, Sent, World
@@ -37,6 +37,7 @@ class Rig:
     listed: dict[str, str] = field(default_factory=dict)
     router_follows: bool = True
     router_generation: int = 1
+    router_listed: dict[str, str] = field(default_factory=dict)
     drains: dict[str, DrainMark] = field(default_factory=dict)
     sent: dict[Sent, float] = field(default_factory=dict)
     lose_commands: bool = False
@@ -68,6 +69,9 @@ class Rig:
             sent={key: at for key, at in self.sent.items() if self.now - at <= 5},
         )
 
+    def fact(self, node: FakeNode) -> AgentFact | None:
+        return None if node.name in self.silent else node.fact(self.now)
+
     def tick(self) -> None:
         self.now += 1
         for node in self.nodes.values():
@@ -86,7 +90,7 @@ class Rig:
             self.listed = listed
             self.generation += 1
         if self.router_follows:
-            self.router_generation = self.generation
+            self.router_generation, self.router_listed = self.generation, self.listed
 
     def apply(self, action: object) -> None:
         match action:
@@ -162,8 +166,8 @@ class Fleet(RuleBasedStateMachine):
     @rule(data=st.data(), running=st.integers(0, 2))
     def an_engine_gets_or_loses_work(self, data: st.DataObject, running: int) -> None:
         engine = data.draw(st.sampled_from(self.rig.running()))
-        if running and self.rig.listed.get(engine) != "ready" and self.rig.router_follows:
-            return  # a router that acknowledged sends it nothing new
+        if running and self.rig.router_listed.get(engine) != "ready":
+            return  # the router sends it nothing
         for node in self.rig.nodes.values():
             node.work(engine, running)
 
