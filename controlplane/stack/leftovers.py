@@ -7,15 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.record import Running, read
 from controlplane.stack.services import AGENTS, PATIENCE_S
-from controlplane.stack.supervisor import kill_session
-from workers.processes import MARKER_HOME, identity
+from controlplane.stack.supervisor import engine_home, kill_family
+from workers.processes import identity
 
 
 def stop_leftovers(state: StateFolder, *, with_engines: bool) -> list[str]:
@@ -33,13 +32,9 @@ def stop_leftovers(state: StateFolder, *, with_engines: bool) -> list[str]:
 
 def engine_pids(state: StateFolder) -> Iterator[int]:
     """The living processes that agents below this state folder started, and their children."""
-    prefix = f"{MARKER_HOME}={state.path / 'nodes'}{os.sep}".encode()
+    nodes = f"{state.path / 'nodes'}{os.sep}"
     for pid in psutil.pids():
-        try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:  # it ended, or belongs to another user
-            continue
-        if any(item.startswith(prefix) for item in environ) and identity(pid):
+        if engine_home(pid).startswith(nodes) and identity(pid):
             yield pid
 
 
@@ -62,7 +57,7 @@ def _end(processes: list[Running], patience_s: float, with_engines: bool) -> Non
         time.sleep(0.05)
     for each in processes:
         if each.is_alive():
-            kill_session(each.pid)
+            kill_family(each.pid)
     deadline = time.monotonic() + 2.0
     while any(each.is_alive() for each in processes) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 
 from controlplane.stack.record import Running
-from controlplane.stack.services import PATIENCE_S, ROOT, Service
-from workers.processes import identity
+from controlplane.stack.services import PATIENCE_S, ROOT, SERVERS, STOP_S, Service
+from workers.processes import MARKER_HOME, identity
 
 _LONGEST_PAUSE_S = 15.0
 _STEADY_S = 30.0
@@ -160,16 +160,16 @@ class Child:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
-    async def stop(self) -> bool:
+    async def stop(self, patience_s: float) -> bool:
         """Ask it to end, then make it. Returns whether it ended by itself."""
         self.signal(self.service.stop_signal)
         if self.process is None:
             self._becomes("stopped")
             return True
-        orderly = await self._has_exited(PATIENCE_S[self.service.stage])
+        orderly = await self._has_exited(patience_s)
         if not orderly:
-            kill_session(self.process.pid)
-            await self._has_exited(1.0)
+            kill_family(self.process.pid)
+            await self._has_exited(0.5)
         self._becomes("stopped")
         return orderly
 
@@ -213,9 +213,12 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         killed: list[str] = []
-        for stage in PATIENCE_S:
+        deadline = time.monotonic() + STOP_S
+        for stage, patience_s in PATIENCE_S.items():
+            if stage == SERVERS:
+                patience_s = max(patience_s, deadline - time.monotonic())
             ending = [child for child in self.children if child.service.stage == stage]
-            orderly = await asyncio.gather(*(child.stop() for child in ending))
+            orderly = await asyncio.gather(*(child.stop(patience_s) for child in ending))
             killed += [child.service.name for child, by_itself in zip(ending, orderly, strict=True) if not by_itself]
         return killed
 
@@ -233,26 +236,27 @@ class Supervisor:
             child.poll()
 
 
-def kill_session(pid: int) -> None:
-    """SIGKILL to a child and to those of its descendants that share its session (never to engines, which lead their own)."""
+def kill_family(pid: int) -> None:
+    """SIGKILL to a child and to its descendants, never to engines."""
     for process in family(pid):
         with contextlib.suppress(psutil.Error):
             process.kill()
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """A process and its descendants in the same session."""
+    """A process and its descendants, without engines and what those started."""
     try:
         leader = psutil.Process(pid)
-        return [leader, *(each for each in leader.children(recursive=True) if _session(each.pid) == pid)]
+        return [leader, *(each for each in leader.children(recursive=True) if not engine_home(each.pid))]
     except psutil.Error:
         return []
 
 
-def _session(pid: int) -> int:
-    import os
-
+def engine_home(pid: int) -> str:
+    """The state folder of the agent that started this process as an engine, or as a part of one; empty for all others."""
     try:
-        return os.getsid(pid)
-    except OSError:
-        return 0
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it ended, or belongs to another user
+        return ""
+    marker = f"{MARKER_HOME}=".encode()
+    return next((item.removeprefix(marker).decode(errors="replace") for item in environ if item.startswith(marker)), "")

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,8 @@ from controlplane.stack.supervisor import StartFailed, Supervisor, ended
 from workers.processes import identity
 
 _PROVISION_TRIES = 3
+_PROCESSES_S = 120.0
+"""How long a start waits for processes to answer at all; engines may take longer."""
 
 
 def run(options: Options) -> int:
@@ -198,19 +200,20 @@ class Stack:
         return process.returncode or 0, printed
 
     async def _processes_ready(self) -> None:
-        said = time.monotonic()
+        waiting = _Waiting(self._say)
         while missing := [each.service.name for each in self._supervisor.children if not each.settled]:
-            if time.monotonic() - said > 10:
-                said = time.monotonic()
-                self._say(f"still waiting for {', '.join(missing)}: logs are in {self._state.logs}")
+            if waiting.seconds > _PROCESSES_S:
+                log = self._state.logs / f"{missing[0]}.log"
+                raise StackError(f"{missing[0]} does not answer after {_PROCESSES_S:.0f} s: {last_error(log)}; see {log}")
+            waiting.on(missing, self._state.logs)
             await asyncio.sleep(0.1)
 
     async def _models_ready(self) -> None:
-        """Wait until the router can serve every model of the fleet; say what is missing every ten seconds."""
+        """Wait, however long it takes, until the router can serve every model of the fleet."""
         if not self._plan.scene.models:
             return
         self._say("waiting for the engines")
-        said = time.monotonic()
+        waiting = _Waiting(self._say)
         while True:
             port = self._plan.endpoints.router_port
             pages = [
@@ -219,11 +222,7 @@ class Stack:
             missing = [model.name for model, page in zip(self._plan.scene.models, pages, strict=True) if page[0] != 200]
             if not missing:
                 return
-            if time.monotonic() - said > 10:
-                said = time.monotonic()
-                self._say(
-                    f"still waiting for the engines of {', '.join(missing)}: logs and reasons are in {self._state.logs}"
-                )
+            waiting.on([f"the engines of {name}" for name in missing], self._state.logs)
             await asyncio.sleep(0.2)
 
     def _announce(self, password: str, took_s: float) -> None:
@@ -263,6 +262,22 @@ class Stack:
     def _start_failure(self, failure: StartFailed) -> str:
         log = self._state.logs / f"{failure.name}.log"
         return f"{failure.name} does not start, it {ended(failure.code)}: {last_error(log)}; see {log}"
+
+
+class _Waiting:
+    """Says what is waited for, after 10 s and then more and more rarely."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._began, self._next_s = say, time.monotonic(), 10.0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def on(self, missing: Sequence[str], logs: Path) -> None:
+        if self.seconds > self._next_s:
+            self._next_s += max(10.0, self._next_s / 2)
+            self._say(f"after {self.seconds:.0f} s still waiting for {', '.join(missing)}: logs are in {logs}")
 
 
 def _base_environment() -> dict[str, str]:
