@@ -80,7 +80,7 @@ def test_a_cpu_engine_gets_its_whole_command_line(model: Path, tmp_path: Path) -
     assert launch.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "18002"
     assert launch.env["UCX_NET_DEVICES"] == "lo"
     assert launch.env["HF_HUB_OFFLINE"] == "1"
-    assert (Path(launch.env["PYTHONPATH"]) / "sitecustomize.py").is_file()
+    assert (Path(launch.env["PYTHONPATH"]) / "sitecustomize.py").is_file()  # the one folder
     assert "VLLM_CPU_KVCACHE_SPACE" not in launch.env
 
 
@@ -116,6 +116,8 @@ def test_the_example_connector_never_lets_a_prompt_be_split(model: Path, tmp_pat
     assert "--no-enable-chunked-prefill" in launch.argv
     assert option(launch, "max-num-batched-tokens") == "2048"
     assert transfer(launch)["kv_connector_extra_config"] == {"shared_storage_path": str(tmp_path / "shared")}
+    module = f"{transfer(launch)['kv_connector_module_path']}.py"
+    assert any((Path(folder) / module).is_file() for folder in launch.env["PYTHONPATH"].split(":"))
 
 
 def test_without_a_connector_nothing_is_said_about_transfer(model: Path, tmp_path: Path) -> None:
@@ -145,6 +147,7 @@ def test_given_arguments_never_replace_what_twinpool_sets(model: Path, tmp_path:
         ({"ranks": (Rank("n1", ("a",)), Rank("n2", ("b",)))}, "spans 2 nodes.*fits one node"),
         ({"kv_lease_s": 0.5}, "whole number of seconds, at least 6"),
         ({"connector": "example", "args": {}}, "max_model_len"),
+        ({"connector": "example", "tensor_parallel": 2, "ranks": (Rank("n1", ("a", "b")),)}, "one accelerator only"),
         ({"connector": "example", "args": {"max_model_len": 64, "enable_chunked_prefill": True}}, "enable_chunked_prefill"),
     ],
 )

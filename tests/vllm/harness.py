@@ -42,9 +42,12 @@ class RealEngine:
     key: str
     process: EngineProcess
     log: Path
+    shared: Path
 
     def ask(self, path: str, body: Mapping[str, Any], timeout_s: float = 120.0) -> httpx.Response:
-        return httpx.post(self.url + path, json=dict(body), headers={"Authorization": f"Bearer {self.key}"}, timeout=timeout_s)
+        return httpx.post(
+            self.url + path, json=dict(body), headers={"Authorization": f"Bearer {self.key}"}, timeout=timeout_s
+        )
 
     def answer(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         response = self.ask(path, body)
@@ -95,7 +98,7 @@ def start(id: str, model: Path, connector: Connector, folder: Path) -> RealEngin
     )
     launch = driver.launch(spec_of(id, model, connector), 0, place)
     env = child_environment(os.environ, launch.env, Marker("n1", id, 0, 1), folder)
-    return RealEngine(id, f"http://{HOST}:{port}", key, EngineProcess.spawn(launch.argv, env, own, log), log)
+    return RealEngine(id, f"http://{HOST}:{port}", key, EngineProcess.spawn(launch.argv, env, own, log), log, shared)
 
 
 def wait_ready(engine: RealEngine) -> None:

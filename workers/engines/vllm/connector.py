@@ -1,4 +1,4 @@
-"""How an engine is told to move KV: the options of the two connectors of vLLM that Twinpool launches. Pure.
+"""How an engine is told to move KV: the options of the two connectors that Twinpool launches vLLM with. Pure.
 
 Every engine of a model whose connector is not `none` can hand off in both directions: roles change without a restart.
 """
@@ -39,8 +39,10 @@ def _nixl(spec: EngineSpec, on_cpu: bool) -> str:
 
 
 def _example(spec: EngineSpec, place: Place, args: Mapping[str, Value]) -> dict[str, Value]:
-    """vLLM's ExampleConnector saves a prompt's blocks in its first step and takes them for whole. A prompt cut into chunks
-    would be saved with blocks that are not computed yet, so chunking is off and a step always holds a whole prompt."""
+    """A shared folder (plugins/twinpool_folder_connector.py, on vLLM's ExampleConnector). It saves a prompt's blocks in its
+    first step, so chunking is off and a step always holds a whole prompt."""
+    if spec.tensor_parallel * spec.pipeline_parallel > 1:
+        raise SpecRefused("the example connector serves engines on one accelerator only: use nixl, or parallelism 1")
     longest = args.get("max_model_len")
     if not isinstance(longest, int):
         raise SpecRefused("the example connector needs the engine argument 'max_model_len', so that no prompt is split")
@@ -48,8 +50,10 @@ def _example(spec: EngineSpec, place: Place, args: Mapping[str, Value]) -> dict[
         raise SpecRefused("the example connector cannot save a chunked prompt: leave 'enable_chunked_prefill' out")
     budget = args.get("max_num_batched_tokens", longest)
     config = {
-        "kv_connector": "ExampleConnector",
+        "kv_connector": "FolderConnector",
+        "kv_connector_module_path": "twinpool_folder_connector",
         "kv_role": "kv_both",
+        "kv_load_failure_policy": "fail",
         "kv_connector_extra_config": {"shared_storage_path": str(place.shared)},
     }
     return {

@@ -18,6 +18,7 @@ from workers.engines.vllm.connector import transfer_options
 from workers.engines.vllm.environment import NoEngineEnvironment, interpreter
 
 CPU_SITE = Path(__file__).with_name("cpu_site")
+PLUGINS = Path(__file__).with_name("plugins")
 CPU_KV_BYTES = 256 << 20
 SHUTDOWN_TIMEOUT_S = 60
 """How long a stopping engine may finish what runs; the agent kills it earlier when the stop's grace is shorter."""
@@ -130,6 +131,9 @@ def _environment(spec: EngineSpec, place: Place, on_cpu: bool) -> dict[str, str]
         "PYTHONNOUSERSITE": "1",
         "PYTHONSAFEPATH": "1",
     }
+    folders = [PLUGINS] * (spec.connector == "example") + [CPU_SITE] * on_cpu
+    if folders:
+        env["PYTHONPATH"] = ":".join(map(str, folders))
     if spec.source.startswith("/"):
         env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if on_cpu:
@@ -141,7 +145,6 @@ def _environment(spec: EngineSpec, place: Place, on_cpu: bool) -> dict[str, str]
 
 def _cpu_environment(place: Place) -> dict[str, str]:
     env = {
-        "PYTHONPATH": str(CPU_SITE),
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         # The worker inside the engine core: as a process of its own it spins on sched_yield between steps, which on a
