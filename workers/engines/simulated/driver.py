@@ -48,6 +48,7 @@ class SimulatedDriver:
                 "PYTHONPATH": str(ROOT),
                 "PYTHONUNBUFFERED": "1",
                 "MALLOC_ARENA_MAX": "1",
+                "MALLOC_TRIM_THRESHOLD_": "131072",
             },
             start_timeout_s=START_TIMEOUT_S,
         )

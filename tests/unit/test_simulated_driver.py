@@ -1,0 +1,89 @@
+"""Launches of simulated engines: what is started, and which specs are refused with which remedy."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.core.codec import encode
+from controlplane.core.protocol import Rank
+from tests.simulated_engines import KEY, LLAMA_8B, spec
+from workers.engines.base import Place, SpecRefused
+from workers.engines.simulated import driver
+from workers.engines.simulated.settings import read_settings
+
+
+def place(folder: Path) -> Place:
+    return Place("127.0.0.1", 8101, 5601, folder, folder, 1, KEY, secrets={})
+
+
+def test_the_key_goes_by_environment_only_and_the_spec_by_a_private_file(tmp_path: Path) -> None:
+    launch = driver.launch(spec(), 0, place(tmp_path))
+    written = tmp_path / "spec.json"
+    assert launch.argv[1:] == ("-m", "workers.engines.simulated", "--spec", str(written))
+    assert launch.env["VLLM_API_KEY"] == KEY
+    assert KEY not in " ".join(launch.argv) + written.read_text() + repr(launch)
+    assert stat.S_IMODE(written.stat().st_mode) == 0o600
+
+
+def test_the_process_reads_what_the_driver_wrote(tmp_path: Path) -> None:
+    driver.launch(spec(args={"max_num_seqs": 7, "block_size": 32}), 0, place(tmp_path))
+    settings = read_settings(json.loads((tmp_path / "spec.json").read_text()))
+    assert (settings.port, settings.side_port, settings.gpus) == (8101, 5601, ("GPU-e1",))
+    assert (settings.limits.max_num_seqs, settings.limits.block_size) == (7, 32)
+    assert settings.kv_block_bytes == 32 * 131_072
+
+
+def test_without_a_length_the_model_and_the_cache_decide() -> None:
+    document = {"spec": _plain(), "host": "127.0.0.1", "port": 0, "side_port": 0}
+    document["spec"]["args"] = {}
+    assert read_settings(document).max_model_len == 131_072
+    document["spec"]["args"] = {"kv_cache_memory_bytes": 1000 * 131_072}
+    assert read_settings(document).max_model_len == 62 * 16 - 1
+
+
+def _plain(**changes: Any) -> dict[str, Any]:
+    return dict(encode(spec(**changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"args": {"enforce_eager": True}}, "not allowed for simulated"),
+        ({"args": {"scheduling_policy": "priority"}}, "without effect on a simulated engine"),
+        ({"args": {"speed": 0}}, "speed"),
+        ({"args": {"max_model_len": 9_000_000}}, "does not fit the .* tokens of KV cache"),
+        ({"gpu_kind": "h900"}, "GPU kind 'h900' is not known"),
+        ({"gpu_kind": ""}, "GPU kind '' is not known"),
+        ({"gpu_kind": "l4", "args": {"gpu_memory_utilization": 0.2}}, r"\d+\.\d GB more than 20% of its memory"),
+        ({"model_config": {}}, "model_type"),
+        ({"model_config": dict(LLAMA_8B) | {"kv_lora_rank": 512}}, "kv_lora_rank"),
+        ({"tensor_parallel": 2}, "needs 2 GPUs and was given 1"),
+        ({"tensor_parallel": 3, "ranks": (Rank("n1", ("a", "b", "c")),)}, "cannot be split over 3 GPUs"),
+        ({"pipeline_parallel": 2}, "no pipeline"),
+        ({"ranks": (Rank("n1", ("a",)), Rank("n2", ("b",)))}, "one rank"),
+        ({"connector": "example"}, "choose nixl or none"),
+        ({"kv_lease_s": 0.0}, "must be positive"),
+        ({"env": {"LD_PRELOAD": "x"}}, "LD_PRELOAD"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_the_reason(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecRefused, match=says):
+        driver.launch(spec(**changes), 0, place(tmp_path))
+    assert not (tmp_path / "spec.json").exists()
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"spec": {}}, {"spec": 5, "host": "x"}])
+def test_a_document_that_is_none_is_refused(document: Any) -> None:
+    with pytest.raises(SpecRefused):
+        read_settings(document)
+
+
+@pytest.mark.parametrize("port", [-1, 70_000, "8000", None, True])
+def test_a_bad_port_is_refused(port: Any) -> None:
+    with pytest.raises(SpecRefused, match="two ports"):
+        read_settings({"spec": _plain(), "host": "127.0.0.1", "port": port, "side_port": 0})
