@@ -34,9 +34,9 @@ def collect(state: StateFolder) -> dict[str, Any]:
         "restarts": 0,
         "port": 0,
     }
-    supervisor |= {"uptime_s": _uptime_s(known.pid), "pss_bytes": _pss(known.pid) if known.is_supervised() else None}
+    supervisor |= {"uptime_s": _uptime_s(known.pid), "pss_bytes": _pss_of(known.pid) if known.is_supervised() else None}
     processes = [supervisor, *(_process(each) for each in known.processes)]
-    engines = [_pss_of(psutil.Process(pid)) for pid in engine_pids(state) if psutil.pid_exists(pid)]
+    engines = [_pss_of(pid) for pid in engine_pids(state)]
     return {
         "state": str(state.path),
         "phase": known.phase if known.is_supervised() else "unsupervised",
@@ -72,12 +72,13 @@ def _uptime_s(pid: int) -> float | None:
 
 
 def _pss(pid: int) -> int | None:
-    return _sum(_pss_of(process) for process in family(pid))
+    """Of a process and its descendants, engines apart."""
+    return _sum(_pss_of(process.pid) for process in family(pid))
 
 
-def _pss_of(process: psutil.Process) -> int | None:
+def _pss_of(pid: int) -> int | None:
     try:
-        return int(process.memory_full_info().pss)
+        return int(psutil.Process(pid).memory_full_info().pss)
     except psutil.Error:
         return None
 
