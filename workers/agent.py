@@ -6,10 +6,11 @@ Everything here runs in one event loop (workers.node gives it a thread); Celery'
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from controlplane.core.codec import encode
@@ -20,7 +21,7 @@ from workers.config import AgentConfig
 from workers.engine import Engine, Host
 from workers.engines.base import Driver
 from workers.facts import FactPublisher
-from workers.processes import EngineProcess, Marked, identity, kill_marked, marked
+from workers.processes import EngineProcess, Marked, Marker, identity, kill_marked, marked
 from workers.records import EngineRecord, RecordStore
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ SHOW_STOPPED_S = 600.0
 KEEP_STOPPED_S = 86_400.0
 """How long its record stays on disk, to keep late commands out."""
 HOUSEKEEPING_S = 2.0
+STRANGER_GRACE_S = 10.0
 
 
 class Agent:
@@ -60,10 +62,8 @@ class Agent:
     async def open(self) -> None:
         """Adopts what still runs, begins to tell the fact. Raises OSError."""
         await self._recover()
-        for work in (self._publisher.run(), self._keep_house()):
-            task = asyncio.create_task(work)
-            task.add_done_callback(self._after)
-            self._tasks.append(task)
+        self._begin(self._publisher.run())
+        self._begin(self._keep_house())
 
     async def close(self) -> None:
         """Ends the agent's own work; engines run on."""
@@ -75,13 +75,18 @@ class Agent:
             await engine.close()
         await self._publisher.close()
 
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._after)
+        self._tasks.append(task)
+
     def _after(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error:
             self._host.lost(error)
 
     async def _recover(self) -> None:
-        """Brings records and processes together. A process without a record, or of an incarnation that is over, is killed:
+        """Brings records and processes together. A process without a record, or of an incarnation that is over, is ended:
         nobody could drain or stop it any more."""
         records = {record.key: record for record in self._host.store.load()}
         found = list(await asyncio.to_thread(marked, self.config.state))
@@ -94,8 +99,18 @@ class Agent:
                 await engine.bury()
         kept = {engine.marker for engine in self.engines.values() if engine.record.live}
         for marker in {each.marker for each in found} - kept:
-            count = await asyncio.to_thread(kill_marked, self.config.state, marker)
-            log.warning("%d processes of %s, which is over, were killed", count, marker)
+            leaders = [each for each in found if each.marker == marker and each.leader]
+            self._begin(self._end_stranger(marker, [EngineProcess(each.pid, each.identity) for each in leaders]))
+
+    async def _end_stranger(self, marker: Marker, leaders: list[EngineProcess]) -> None:
+        log.warning("processes of %s run, which is over or has lost its record: they are ended", marker)
+        for leader in leaders:
+            leader.terminate()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STRANGER_GRACE_S):
+                for leader in leaders:
+                    await leader.wait()
+        await asyncio.to_thread(kill_marked, self.config.state, marker)
 
     async def _keep_house(self) -> None:
         """Rotates logs and forgets what stopped long ago."""
@@ -107,10 +122,10 @@ class Agent:
                     if record.live:
                         await asyncio.to_thread(logs.rotate, engine.log_file, self.config.log_limit_bytes)
                     elif record.state == "stopped" and time.time() - (record.ended_at or 0) > KEEP_STOPPED_S:
-                        self._host.store.forget(record)
                         del self.engines[record.key]
+                        await engine.forget()
                 except OSError as error:
-                    log.error("the log of engine %s cannot be rotated: %s", record.id, error)
+                    log.error("files of engine %s cannot be rotated or removed: %s", record.id, error)
 
     # --- What it tells
 
@@ -199,7 +214,7 @@ class Agent:
     async def _tail(self, command: Command) -> dict[str, Any]:
         engine = self._known(command)
         try:
-            lines = await asyncio.to_thread(logs.tail, engine.log_file, command.lines)
+            lines = await asyncio.to_thread(engine.tail, command.lines)
         except OSError as error:
             raise CommandRefused(f"the log of {engine.record.id} cannot be read: {error.strerror}") from error
         return {"engine": engine.record.id, "incarnation": engine.record.incarnation, "lines": lines}

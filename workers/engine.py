@@ -7,6 +7,7 @@ new incarnation, then the process (whose environment carries the marker), then i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -169,7 +170,7 @@ class Engine:
         driver = self._host.drivers.get(spec.kind)
         if driver is None:
             raise SpecRefused(f"this agent runs no {spec.kind} engines")
-        self._clean_up()
+        self._clean_up(KEPT_INCARNATIONS)
         folder, shared = self._folder(record.incarnation), config.state / "shared"
         for each in (folder, shared, config.logs):
             each.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -189,12 +190,11 @@ class Engine:
     def _folder(self, incarnation: int) -> Path:
         return self._host.config.state / "engines" / f"{self.record.id}.{self.record.rank}" / str(incarnation)
 
-    def _clean_up(self) -> None:
-        """Removes the folders of former incarnations, and logs older than the last few."""
-        shutil.rmtree(self._folder(0).parent, ignore_errors=True)
-        logs.prune(
-            self._host.config.logs, self.record.id, self.record.rank, keep=KEPT_INCARNATIONS, newest=self.record.incarnation
-        )
+    def _clean_up(self, keep_logs: int) -> None:
+        """Removes the folders of former incarnations, and all but the newest logs."""
+        record = self.record
+        shutil.rmtree(self._folder(record.incarnation).parent, ignore_errors=True)
+        logs.prune(self._host.config.logs, record.id, record.rank, keep=keep_logs, newest=record.incarnation)
 
     def _key(self) -> str:
         return engine_key(self._host.config.node_key, self.record.id, self.record.incarnation)
@@ -297,12 +297,23 @@ class Engine:
             log_tail=tail,
         )
 
+    def tail(self, lines: int, max_bytes: int = logs.MAX_TAIL_BYTES) -> list[str]:
+        """The last lines of this incarnation's log, without its key and secrets. Blocks; raises OSError."""
+        hidden = [self._key()]
+        for name in self.record.spec.env.values() if self.record.spec else ():
+            with contextlib.suppress(SpecRefused):
+                hidden.append(read_secret(self._host.config.state, name))
+        text = "\n".join(logs.tail(self.log_file, lines, max_bytes))
+        for secret in filter(None, hidden):
+            text = text.replace(secret, "[secret]")
+        return text.split("\n") if text else []
+
     def _tail_text(self) -> str:
         try:
-            text = "\n".join(logs.tail(self.log_file, 40, TAIL_BYTES))
+            text = "\n".join(self.tail(40, TAIL_BYTES))
         except OSError as error:
             return f"(the log cannot be read: {error.strerror})"
-        return text.replace(self._key(), "[engine key]").encode()[-TAIL_BYTES:].decode(errors="ignore")
+        return text.encode()[-TAIL_BYTES:].decode(errors="ignore")
 
     # --- Commands
 
@@ -355,6 +366,11 @@ class Engine:
                 await asyncio.wait({task})
         if self._client:
             self._client.close()
+
+    async def forget(self) -> None:
+        """Removes all traces of an engine that stopped long ago. Raises OSError."""
+        await asyncio.to_thread(self._clean_up, 0)
+        await asyncio.to_thread(self._host.store.forget, self.record)
 
     # --- Memory
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
+
+from celery.platforms import SecurityWarning
 
 from workers import lock
 from workers.app import run
@@ -19,6 +22,8 @@ from workers.probes.base import ProbeFailed
 def main(drivers: Mapping[str, Driver], argv: Sequence[str] | None = None) -> int:
     """Runs the agent of a command line until it is told to end. Returns the exit code; 2: it cannot start as told."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Celery warns of root because of pickled messages; this worker takes JSON alone, and that signed.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     for chatty in ("celery.worker.strategy", "celery.app.trace", "kombu"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:

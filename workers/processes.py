@@ -114,13 +114,15 @@ def marked(home: Path) -> Iterator[Marked]:
 
 
 def kill_marked(home: Path, marker: Marker) -> int:
-    """SIGKILL to every living process with this marker. Returns how many there were."""
-    count = 0
-    for each in marked(home):
-        if each.marker == marker:
+    """SIGKILL to every living process with this marker, and to those they start meanwhile. Returns how many there were."""
+    killed: set[str] = set()
+    while True:
+        new = [each for each in marked(home) if each.marker == marker and f"{each.pid}:{each.identity}" not in killed]
+        if not new:
+            return len(killed)
+        for each in new:
             _send(each.pid, each.identity, signal.SIGKILL)
-            count += 1
-    return count
+            killed.add(f"{each.pid}:{each.identity}")
 
 
 def _send(pid: int, who: str, number: signal.Signals) -> None:

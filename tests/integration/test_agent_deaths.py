@@ -85,7 +85,7 @@ def test_an_agent_that_died_before_the_start_says_so(agent: AgentKit) -> None:
 
 def test_a_process_of_no_record_or_of_a_past_incarnation_is_killed(agent: AgentKit) -> None:
     agent.run_engine("forgotten", gpus=(5,))
-    agent.run_engine("past", gpus=(6,), ignore_sigterm=True)
+    agent.run_engine("past", gpus=(6,))
     agent.kill()
     (agent.state / "records" / "forgotten.0.json").unlink()
     edit_record(agent, "past", state="stopped")

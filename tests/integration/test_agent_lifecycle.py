@@ -98,7 +98,7 @@ def test_an_engine_that_cannot_go_on_fails_with_its_code_and_log_but_without_its
     agent.send("start", spec=agent.spec("crash", gpus=(9,), args={"crash": True}))
     failed = agent.engine_when("failed", "crash")
     assert (failed.reason, failed.exit_code) == ("exited with code 3 while starting", 3)
-    assert failed.log_tail == "engine starts\ncannot go on, my key is [engine key]"
+    assert failed.log_tail == "engine starts\ncannot go on, my key is [secret]"
 
 
 def test_an_engine_that_serves_another_model_fails_at_once(agent: AgentKit) -> None:
