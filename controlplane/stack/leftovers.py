@@ -13,7 +13,7 @@ import psutil
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.record import Running, read
 from controlplane.stack.services import AGENTS, PATIENCE_S
-from controlplane.stack.supervisor import engine_home, kill_family
+from controlplane.stack.supervisor import engine_home, kill_family, kill_session
 from workers.processes import identity
 
 
@@ -24,6 +24,9 @@ def stop_leftovers(state: StateFolder, *, with_engines: bool) -> list[str]:
     processes = [each for each in record.processes if each.is_alive()] if record else []
     for stage, patience_s in PATIENCE_S.items():
         _end([each for each in processes if each.stage == stage], patience_s, with_engines)
+    for each in record.processes if record else ():
+        if each.pid and not identity(each.pid):
+            kill_session(each.pid, state.path)
     ended = [each.name for each in processes]
     if with_engines:
         ended += [f"engine process {pid}" for pid in kill_engines(state)]

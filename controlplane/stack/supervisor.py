@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from controlplane.core.names import ENV_STATE
 from controlplane.stack.record import Running
 from controlplane.stack.services import PATIENCE_S, ROOT, SERVERS, STOP_S, Service
 from workers.processes import MARKER_HOME, identity
@@ -121,6 +123,7 @@ class Child:
         finally:
             watch.cancel()
         assert self.process is not None
+        kill_session(self.process.pid)
         return self.process.returncode
 
     def _spawn(self) -> None:
@@ -170,6 +173,7 @@ class Child:
         if not orderly:
             kill_family(self.process.pid)
             await self._has_exited(0.5)
+        kill_session(self.process.pid)
         self._becomes("stopped")
         return orderly
 
@@ -252,11 +256,32 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
+def kill_session(leader: int, state: Path | None = None) -> None:
+    """SIGKILL to what a dead session leader left: a worker's children outlive its kill -9 (Celery's beat does). Engines lead
+    sessions of their own. With `state`, only processes that carry this state folder in their environment."""
+    for pid in psutil.pids():
+        if pid != leader and _session(pid) == leader and (state is None or _variable(pid, ENV_STATE) == str(state)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
+
+
 def engine_home(pid: int) -> str:
     """The state folder of the agent that started this process as an engine, or as a part of one; empty for all others."""
+    return _variable(pid, MARKER_HOME)
+
+
+def _variable(pid: int, name: str) -> str:
+    """A variable of a process's environment as it was started; empty if there is none, or the process is another user's."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # it ended, or belongs to another user
+    except OSError:
         return ""
-    marker = f"{MARKER_HOME}=".encode()
+    marker = f"{name}=".encode()
     return next((item.removeprefix(marker).decode(errors="replace") for item in environ if item.startswith(marker)), "")

@@ -88,6 +88,16 @@ async def test_a_killed_process_is_started_again_and_serves(bench: Bench) -> Non
     assert "web was killed by SIGKILL: starting it again in 0.25 s" in bench.said
 
 
+async def test_children_of_a_killed_process_do_not_stay_behind(bench: Bench) -> None:
+    program = "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+    bench.supervisor.add([Service("control", (sys.executable, "-c", program), dict(os.environ), health.alive(0.1), SOURCES)])
+    log = bench.folder / "control.log"
+    await until(lambda: log.exists() and log.read_text().endswith("\n"))
+    child = int(log.read_text())
+    os.kill(bench.child("control").pid, signal.SIGKILL)
+    await until(lambda: not identity(child))
+
+
 async def test_a_process_waits_for_what_it_needs(bench: Bench) -> None:
     bench.supervisor.add([bench.server("web", after=("database", "valkey")), bench.server("valkey", SERVERS)])
     await until(lambda: bench.child("valkey").state == "ready")
