@@ -43,7 +43,9 @@ export function mean(shares) {
 export const busy = (tensor, dram) => (tensor == null && dram == null ? null : Math.max(tensor ?? 0, dram ?? 0));
 
 // The bars of a tile: what the role is bound by; a mixed engine shows both, side by side per GPU while there is room.
+// An engine that does not serve has no activity, whatever its last sample said.
 export function barsOf(row) {
+  if (!SERVING.includes(row.state)) return row.gpu_indices.map(() => null);
   if (row.role === "prefill") return row.tensor;
   if (row.role === "decode") return row.dram;
   if (row.tensor.length > 4) return row.tensor.map((share, index) => busy(share, row.dram[index]));

@@ -86,28 +86,34 @@ function rowsOf(groups) {
   return { list, labels };
 }
 
+// One trace per role, over the rows in which a GPU has that role or had it; `null` where it had another.
 function traces(data, list) {
   const x = Array.from({ length: data.columns }, (_, index) => wall(data.start + (index + 0.5) * data.step));
-  const y = list.map((_, index) => index);
+  const blank = new Array(data.columns).fill(null);
   const cells = list.map((gpu) => (gpu ? data.cells(gpu.uuid) : null));
   const names = list.map((gpu) => new Array(data.columns).fill(gpu?.name ?? ""));
-  return GROUPS.map(([letter]) => ({
-    type: "heatmap",
-    x,
-    y,
-    z: cells.map((row) =>
-      row ? row.shares.map((share, index) => (share !== null && row.roles[index] === letter ? share * 100 : null)) : new Array(data.columns).fill(null),
-    ),
-    text: names,
-    zmin: 0,
-    zmax: 100,
-    xgap: 0,
-    ygap: 1,
-    showscale: false,
-    hoverongaps: false,
-    colorscale: scale(letter),
-    hovertemplate: "%{text}<br>%{x|%H:%M:%S} · %{z:.0f} %<extra></extra>",
-  }));
+  return GROUPS.map(([letter]) => {
+    const has = (row) => row?.roles.includes(letter);
+    const from = Math.max(0, cells.findIndex(has));
+    const to = cells.findLastIndex(has) + 1;
+    const shares = (row) => row.shares.map((share, index) => (share !== null && row.roles[index] === letter ? share * 100 : null));
+    return {
+      type: "heatmap",
+      x,
+      y: list.slice(from, to).map((_, index) => from + index),
+      z: cells.slice(from, to).map((row) => (has(row) ? shares(row) : blank)),
+      text: names.slice(from, to),
+      visible: to > from,
+      zmin: 0,
+      zmax: 100,
+      xgap: 0,
+      ygap: 1,
+      showscale: false,
+      hoverongaps: false,
+      colorscale: scale(letter),
+      hovertemplate: "%{text}<br>%{x|%H:%M:%S} · %{z:.0f} %<extra></extra>",
+    };
+  });
 }
 
 function annotation({ letter, word, gpus, at }) {

@@ -98,7 +98,7 @@ function effective(cell) {
       hide(node, !known || !(role in row.effective_by_role));
     }
     text(idle, gettext("%(n)s idle", { n: number(row.gpus - (row.effective_gpus ?? 0), 1) }));
-    hide(idle, !known);
+    hide(idle, !known || row.gpus_stale > 0);
     text(stale, gettext("%(n)s stale left out", { n: number(row.gpus_stale) }));
     hide(stale, !row.gpus_stale);
   };

@@ -32,7 +32,7 @@ export function makeTile(clock) {
     text(label, row.label);
     text(place, `${row.node} ${indices(row.gpu_indices)}`);
     attr(state, "class", stale === null ? (kind ? `st say ${kind}` : "st") : "st say warn");
-    text(state, stale === null ? word : gettext("stale since %(age)s", { age: span(stale) }));
+    text(state, stale === null ? word : gettext("stale %(age)s", { age: span(stale) }));
     bars(chart, role.fill, barsOf(row));
     redraw(value, JSON.stringify([shown.figures, shown.words]), () =>
       shown.figures ? figures(shown.figures) : [el("span", { class: "dim" }, shown.words)],

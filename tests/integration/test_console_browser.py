@@ -229,7 +229,7 @@ def test_an_engine_without_samples_is_marked_stale_and_keeps_its_numbers(visit: 
 
     fleet.change = silent
     page = visit().page
-    expect(tile(page, "P1").locator(".say.warn")).to_contain_text("stale since 1")
+    expect(tile(page, "P1").locator(".say.warn")).to_contain_text("stale 1")
     expect(tile(page, "P1")).to_contain_text("% tensor")
     expect(tile(page, "P3").locator(".say.warn")).to_have_count(0)
     expect(page.locator("#banners .banner")).to_contain_text("Node n1 has not reported for")
