@@ -56,6 +56,12 @@ class Hub:
         work: list[Coroutine[Any, Any, None]] = [self._listen(), self._poll(), self._read_changed()]
         self._tasks = [asyncio.create_task(each) for each in work]
 
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._valkey.aclose()
+
     def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
 

@@ -165,11 +165,11 @@ class Socket:
         """A log-out, a changed password or a deactivated user ends the socket within a minute."""
         while True:
             await asyncio.sleep(CHECK_LOGIN_EVERY_S)
-            if not await database_sync_to_async(_is_logged_in)(self._session):
+            if not await database_sync_to_async(is_logged_in)(self._session):
                 raise Closed(LOG_IN, "log in again")
 
 
-def _is_logged_in(session: SessionBase) -> bool:
+def is_logged_in(session: SessionBase) -> bool:
     """Asked anew of the session store. While PostgreSQL is away nobody is thrown out."""
     request = HttpRequest()
     request.session = type(session)(session.session_key)

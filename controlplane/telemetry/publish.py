@@ -29,10 +29,10 @@ GONE_FOR_S = 60
 
 
 class Publisher:
-    def __init__(self, valkey: Redis) -> None:
+    def __init__(self, valkey: Redis, layer: Any = None) -> None:
         self._valkey = valkey
         self._write = valkey.register_script(WRITE)
-        self._layer = get_channel_layer()
+        self._layer = layer or get_channel_layer()
         self._known: set[str] | None = None
 
     async def publish(self, topics: Mapping[str, list[Any]], now: float) -> None:

@@ -46,12 +46,13 @@ class Source:
         return self.send_raw(msgpack.packb(encode(record)), id)
 
     def send_raw(self, raw: bytes, id: str = "*") -> str:
-        return str(self._valkey.xadd(names.TELEMETRY_STREAM, {"r": raw}, id=id).decode())
+        position: Any = self._valkey.xadd(names.TELEMETRY_STREAM, {"r": raw}, id=id)
+        return str(position.decode())
 
 
 def engine_row(engine: str, model: str, incarnation: int = 1, **values: Any) -> EngineRow:
     """A ready engine; counters and histograms by name."""
-    known = {"state": "ready", "running": 1, "waiting": 0, "kv_usage": 0.25} | values
+    known: dict[str, Any] = {"state": "ready", "running": 1, "waiting": 0, "kv_usage": 0.25} | values
     return EngineRow(engine=engine, model=model, incarnation=incarnation, **known)
 
 

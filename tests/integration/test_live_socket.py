@@ -1,0 +1,303 @@
+"""/ws/live on a real uvicorn, Valkey and PostgreSQL, as a browser would use it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from channels_redis.pubsub import RedisPubSubChannelLayer
+from django.contrib.auth import get_user_model
+from django.test import Client
+from redis.asyncio import Redis
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from controlplane.core import names
+from controlplane.live import socket
+from controlplane.live.hub import Hub
+from controlplane.stack.ports import free_port
+from controlplane.stack.valkey import EmbeddedValkey
+from controlplane.telemetry.publish import WRITE, Publisher
+
+ROOT = Path(__file__).parents[2]
+WITHIN_S = 20.0
+
+
+class Web:
+    """The web process of a stack of its own Valkey, so that it may be killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.origin = f"http://127.0.0.1:{self.port}"
+        self.cookie = ""
+        self._folder = folder
+        self.valkey = EmbeddedValkey(folder / "valkey", free_port(), "secret-of-this-test")
+
+    def start(self) -> None:
+        self.start_valkey()
+        environment = {names.ENV_VALKEY_URL: self.valkey.url, names.ENV_CONSOLE_ORIGINS: self.origin}
+        command = [sys.executable, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1"]
+        with (self._folder / "web.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(self.port)], cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log
+            )
+
+    def start_valkey(self) -> None:
+        with (self._folder / "valkey.log").open("ab") as log:
+            self.valkey.start(log)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        self.valkey.stop()
+
+    @asynccontextmanager
+    async def socket(self, path: str = "/ws/live", **headers: str) -> AsyncIterator[ClientConnection]:
+        """Connected once the server is up."""
+        sent = {"Origin": self.origin, "Cookie": self.cookie} | headers
+        url = f"ws://127.0.0.1:{self.port}{path}"
+        deadline = time.monotonic() + WITHIN_S
+        while True:
+            try:
+                connection = await connect(url, additional_headers={k: v for k, v in sent.items() if v}, proxy=None)
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.1)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    @asynccontextmanager
+    async def publisher(self) -> AsyncIterator[Redis]:
+        async with Redis.from_url(self.valkey.url) as valkey:
+            yield valkey
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, django_db_setup: None) -> Iterator[Web]:
+    web = Web(tmp_path_factory.mktemp("web"))
+    web.start()
+    yield web
+    web.stop()
+
+
+@pytest.fixture
+def web(server: Web, transactional_db: None) -> Web:
+    client = Client()
+    client.force_login(get_user_model().objects.create_user("viewer"), "django.contrib.auth.backends.ModelBackend")
+    server.cookie = f"sessionid={client.cookies['sessionid'].value}"
+    with redis.Redis.from_url(server.valkey.url) as valkey:
+        valkey.flushall()
+    return server
+
+
+async def publish(web: Web, topics: dict[str, list[dict[str, Any]]]) -> None:
+    """What ingest does every second, on the web process's Valkey."""
+    async with web.publisher() as valkey:
+        layer = RedisPubSubChannelLayer(hosts=[web.valkey.url])
+        await Publisher(valkey, layer).publish(topics, time.time())
+        await layer.flush()
+
+
+async def write(valkey: Redis, topic: str, rows: list[dict[str, Any]]) -> int:
+    """What ingest does before it announces."""
+    args = [int(time.time() * 1000), f"{time.time():.3f}", json.dumps(rows), 0]
+    return int(await valkey.register_script(WRITE)(keys=[names.live_key(topic)], args=args))
+
+
+async def say(connection: ClientConnection, *topics: str) -> None:
+    await connection.send(json.dumps({"subscribe": topics}))
+
+
+async def hear(connection: ClientConnection) -> dict[str, Any]:
+    frame: dict[str, Any] = json.loads(await asyncio.wait_for(connection.recv(), WITHIN_S))
+    return frame
+
+
+async def until(what: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not what():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def newest(hub: Hub, name: str) -> int:
+    """The number of the frame that the hub has."""
+    topic = hub.topic(name)
+    return topic.frame.state.seq if topic and topic.frame else 0
+
+
+async def close_code(connection: ClientConnection) -> int | None:
+    try:
+        while True:
+            await asyncio.wait_for(connection.recv(), WITHIN_S)
+    except ConnectionClosed as closed:
+        return closed.rcvd.code if closed.rcvd else None
+
+
+def rows(**values: int) -> list[dict[str, Any]]:
+    return [{"id": id, "type": "x", "value": value} for id, value in values.items()]
+
+
+async def test_old_state_and_frames_are_a_fresh_snapshot(web: Web) -> None:
+    steps = [rows(a=1, b=1), rows(a=1, b=2), rows(b=2, c=1), rows(b=2, c=1), rows(a=5)]
+    async with web.publisher() as valkey, web.socket() as early, web.socket() as late:
+        seq = await write(valkey, "fleet", steps[0])
+        await say(early, "fleet")
+        frame = await hear(early)
+        assert (frame["topic"], frame["kind"], frame["seq"], frame["rows"]) == ("fleet", "snapshot", seq, steps[0])
+        state = {row["id"]: row for row in frame["rows"]}
+        for step in steps[1:]:
+            await publish(web, {"fleet": step})
+            seq += 1
+            frame = await hear(early)
+            assert (frame["kind"], frame["seq"]) == ("rows", seq)
+            for row in frame["rows"]:
+                state[row["id"]] = row
+                if row["type"] == "gone":
+                    del state[row["id"]]
+            assert state == {row["id"]: row for row in step}
+        await say(late, "fleet")
+        fresh = await hear(late)
+        assert (fresh["kind"], fresh["seq"]) == ("snapshot", seq)
+        assert state == {row["id"]: row for row in fresh["rows"]}
+
+
+async def test_a_topic_that_is_late_comes_without_an_announcement_and_asking_again_gives_a_snapshot(web: Web) -> None:
+    async with web.publisher() as valkey, web.socket() as page:
+        await write(valkey, "model:org/llama", rows(a=1))
+        await say(page, "fleet", "model:org/llama")
+        assert (await hear(page))["topic"] == "model:org/llama"
+        await write(valkey, "fleet", rows(a=1))
+        first = await hear(page)
+        assert (first["topic"], first["kind"]) == ("fleet", "snapshot")
+        await say(page, "model:org/llama")
+        again = await hear(page)
+        assert (again["topic"], again["kind"], again["rows"]) == ("model:org/llama", "snapshot", rows(a=1))
+
+
+async def test_only_users_who_logged_in_get_rows(web: Web) -> None:
+    async with web.socket(Cookie="sessionid=guessed") as stranger:
+        assert await close_code(stranger) == 4401
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "", "null"])
+async def test_pages_of_other_origins_are_kept_out(web: Web, origin: str) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        async with web.socket(Origin=origin):
+            pass
+    assert refused.value.response.status_code == 403
+
+
+async def test_other_socket_addresses_are_refused(web: Web) -> None:
+    with pytest.raises(InvalidStatus):
+        async with web.socket("/ws/other"):
+            pass
+
+
+async def test_bad_messages_get_an_error_and_then_an_end(web: Web) -> None:
+    async with web.publisher() as valkey, web.socket() as page:
+        await write(valkey, "fleet", rows(a=1))
+        await say(page, "model:nobody")
+        assert await hear(page) == {
+            "error": "unknown_topic",
+            "message": "there is no such topic now",
+            "topic": "model:nobody",
+        }
+        await say(page, "operation:../1")
+        assert (await hear(page))["error"] == "unknown_topic"
+        for text in ("{", "x" * 9000):
+            await page.send(text)
+            assert (await hear(page))["error"] == "bad_message"
+        await say(page, "fleet")
+        assert (await hear(page))["kind"] == "snapshot"
+        await page.send(b"\x00binary")
+        await page.send("[]")
+        assert await close_code(page) == 4400
+
+
+async def test_a_client_that_talks_too_much_is_closed(web: Web) -> None:
+    async with web.socket() as page:
+        for _ in range(socket.MESSAGES + 1):
+            await say(page, "fleet")
+        assert await close_code(page) == 4429
+
+
+async def test_when_valkey_comes_back_frames_go_on(web: Web) -> None:
+    async with web.socket() as page:
+        async with web.publisher() as valkey:
+            await write(valkey, "fleet", rows(a=1))
+        await say(page, "fleet")
+        assert (await hear(page))["kind"] == "snapshot"
+        os.kill(web.valkey.pid, signal.SIGKILL)
+        web.start_valkey()
+        async with web.publisher() as valkey:
+            await write(valkey, "fleet", rows(a=2))
+            assert (await hear(page))["rows"] == rows(a=2)
+            await valkey.delete(names.live_key("fleet"))
+            await write(valkey, "fleet", rows(a=3))
+            frame = await hear(page)
+            assert (frame["kind"], frame["seq"], frame["rows"]) == ("snapshot", 1, rows(a=3))
+
+
+async def test_a_slow_reader_gets_the_newest_and_no_backlog(valkey_url: str, valkey: redis.Redis, session: Any) -> None:
+    """In this process, with a client that reads when the test says so."""
+    heard: list[dict[str, Any]] = []
+    may_read = asyncio.Event()
+    said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def send(event: dict[str, Any]) -> None:
+        heard.append(json.loads(event["text"]))
+        await may_read.wait()
+
+    hub = Hub()
+    hub.start()
+    client = asyncio.create_task(socket.Socket(hub, session, said.get, send).run())
+    async with Redis.from_url(valkey_url) as writer:
+        publisher = Publisher(writer)
+        await publisher.publish({"fleet": rows(a=0)}, time.time())
+        await said.put({"type": "websocket.receive", "text": '{"subscribe": ["fleet"]}'})
+        await until(lambda: heard)
+        for value in range(1, 6):
+            await publisher.publish({"fleet": rows(a=value)}, time.time())
+        await until(lambda: newest(hub, "fleet") == 6)
+        may_read.set()
+        await until(lambda: len(heard) == 2)
+        await publisher.publish({"fleet": rows(a=6)}, time.time())
+        await until(lambda: len(heard) == 3)
+    assert [(frame["seq"], frame["kind"]) for frame in heard] == [(1, "snapshot"), (6, "snapshot"), (7, "rows")]
+    await said.put({"type": "websocket.disconnect"})
+    await client
+    assert hub.topic("fleet") is None
+    await hub.stop()
+
+
+@pytest.fixture
+def session(transactional_db: None) -> Any:
+    client = Client()
+    client.force_login(get_user_model().objects.create_user("viewer"), "django.contrib.auth.backends.ModelBackend")
+    return client.session
+
+
+def test_who_logs_out_loses_the_socket(session: Any) -> None:
+    assert socket.is_logged_in(session)
+    session.flush()
+    assert not socket.is_logged_in(session)
+
+
+def test_a_deactivated_user_loses_the_socket(session: Any) -> None:
+    get_user_model().objects.update(is_active=False)
+    assert not socket.is_logged_in(session)
