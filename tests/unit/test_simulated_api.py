@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workers.engines.simulated.api import ApiError, Ask, EngineAsserts, Offered, read_ask
 from workers.engines.simulated.generation import RemoteKv
@@ -69,6 +72,13 @@ def test_an_over_long_prompt_is_refused() -> None:
     assert refused.value.status == 400
 
 
+def test_a_text_that_cannot_fit_is_refused_before_it_is_read() -> None:
+    with pytest.raises(ApiError, match="at least 200000 input tokens"):
+        completion(prompt="x" * 1_000_000)
+    with pytest.raises(ApiError, match="at least 200000 input tokens"):
+        chat([{"role": "user", "content": "x" * 500_000}] * 2)
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "param"),
     [
@@ -127,6 +137,25 @@ def test_bad_messages_are_refused(messages: Any) -> None:
     with pytest.raises(ApiError) as refused:
         chat(messages)
     assert refused.value.param == "messages"
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 1 << 40) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = [
+    "prompt", "messages", "model", "n", "max_tokens", "max_completion_tokens", "min_tokens", "stream", "stream_options",
+    "ignore_eos", "stop", "stop_token_ids", "seed", "temperature", "echo", "cache_salt", "kv_transfer_params", "vllm_xargs",
+]  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), anything, max_size=6), st.booleans())
+def test_whatever_the_fields_hold_it_is_read_or_refused(fields: dict[str, Any], as_chat: bool) -> None:
+    body = {"model": "tiny", "prompt": "hello", "messages": [{"role": "user", "content": "hi"}]} | fields
+    with contextlib.suppress(ApiError, EngineAsserts):
+        ask = read_ask(orjson.dumps(body), as_chat, OFFERED)
+        assert 1 <= ask.sampling.max_tokens < 100
 
 
 def test_a_prefill_leg_holds_its_kv() -> None:

@@ -13,8 +13,10 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import uvloop
@@ -61,6 +63,7 @@ async def serve(settings: Settings, key: str) -> None:
     side = await loop.create_server(source.connection, settings.host, settings.side_port)
     engine.side_port = side.sockets[0].getsockname()[1]
     web = await loop.create_server(app.connection, settings.host, settings.port, backlog=BACKLOG)
+    loop.set_exception_handler(_crash)
     stop = _signals(loop)
     gc.collect()
     gc.freeze()  # what is here now stays: do not look at it again
@@ -74,6 +77,15 @@ async def serve(settings: Settings, key: str) -> None:
     await _finish(engine, loop)
     web.close()
     side.close()
+
+
+def _crash(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An engine whose step failed in a way nobody foresaw would hang for ever; as vLLM's, it ends instead."""
+    error = context.get("exception")
+    _say(f"{context.get('message', 'error')}: {error!r}")
+    if isinstance(error, Exception) and not isinstance(error, OSError):
+        traceback.print_exception(error)
+        os._exit(1)
 
 
 def _signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:

@@ -7,7 +7,7 @@ or text here (top_p, penalties, logprobs, tools…) are accepted without effect;
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,18 +90,13 @@ def read_ask(raw: bytes, chat: bool, offered: Offered) -> Ask:
     options = body.get("stream_options")
     if options is not None and (not stream or not isinstance(options, dict)):
         raise ApiError(400, "Stream options can only be defined when `stream=True`.", "stream_options")
-    prompts = (_chat_prompt(body),) if chat else _prompts(body)
+    prompts = (_chat_prompt(body, offered),) if chat else _prompts(body, offered)
     n = _whole(body, "n", 1, 1)
     if len(prompts) * n > MAX_SEQUENCES:
         raise ApiError(400, f"a request may ask for at most {MAX_SEQUENCES} sequences", "n")
     longest = max(map(len, prompts))
     if longest >= offered.max_model_len:
-        raise ApiError(
-            400,
-            f"This model's maximum context length is {offered.max_model_len} tokens. However, your request has {longest} "
-            "input tokens. Please reduce the length of the input messages.",
-            "input_tokens",
-        )
+        raise _too_long(offered, f"{longest}")
     hold, remote = _handoff(body) if offered.handoff else (False, None)
     return Ask(
         chat=chat,
@@ -115,6 +110,22 @@ def read_ask(raw: bytes, chat: bool, offered: Offered) -> Ask:
         hold=hold,
         remote=remote,
     )
+
+
+def _too_long(offered: Offered, tokens: str) -> ApiError:
+    return ApiError(
+        400,
+        f"This model's maximum context length is {offered.max_model_len} tokens. However, your request has {tokens} input "
+        "tokens. Please reduce the length of the input messages.",
+        "input_tokens",
+    )
+
+
+def _refuse_at_sight(offered: Offered, texts: Iterable[object]) -> None:
+    """Texts that cannot fit whatever their tokens are: refused before time is spent on reading them."""
+    least = sum(len(text) for text in texts if isinstance(text, str)) // tokenizer.LONGEST_TOKEN
+    if least >= offered.max_model_len:
+        raise _too_long(offered, f"at least {least}")
 
 
 def check_model(body: Mapping[str, Any], offered: Offered) -> None:
@@ -159,13 +170,15 @@ def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
 # --- prompts --------------------------------------------------------------------------------------------------------------
 
 
-def _prompts(body: Mapping[str, Any]) -> tuple[array[int], ...]:
+def _prompts(body: Mapping[str, Any], offered: Offered) -> tuple[array[int], ...]:
     """The prompt field of a completion: a text, token ids, or a list of either."""
     prompt = body.get("prompt")
     if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and type(prompt[0]) is int):
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt:
         raise ApiError(400, "prompt must be a text, a list of token ids, or a list of these", "prompt")
+    for each in prompt:
+        _refuse_at_sight(offered, [each])
     return tuple(prompt_tokens(each) for each in prompt)
 
 
@@ -185,8 +198,10 @@ def _token_ids(value: Any, param: str) -> list[int]:
     return value
 
 
-def _chat_prompt(body: Mapping[str, Any]) -> array[int]:
-    return array("I", tokenizer.encode_chat(read_messages(body), body.get("add_generation_prompt") is not False))
+def _chat_prompt(body: Mapping[str, Any], offered: Offered) -> array[int]:
+    messages = read_messages(body)
+    _refuse_at_sight(offered, [text for _, text in messages])
+    return array("I", tokenizer.encode_chat(messages, body.get("add_generation_prompt") is not False))
 
 
 def read_messages(body: Mapping[str, Any]) -> list[tuple[str, str]]:

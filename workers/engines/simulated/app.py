@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -72,6 +73,9 @@ class App:
                 sys.stderr.write(f"AssertionError: {assertion}\n")
                 sys.stderr.flush()
                 os._exit(1)
+            except Exception:  # noqa: BLE001  # as any web server: one request nobody foresaw must not end the others
+                traceback.print_exc()
+                exchange.answer(500, api.error_body(500, "Internal server error"))
 
     def _authorised(self, exchange: Exchange) -> bool:
         given = exchange.headers.get("authorization", "").encode("utf-8", "replace")

@@ -203,6 +203,7 @@ class KvDestination:
     def _fail(self, peer: _Peer, number: int) -> None:
         pull = self._close(peer, number)
         if pull:
+            peer.side.send("stop", transfer=number)
             self._engine.load_failed(pull.generation)
 
     def _close(self, peer: _Peer, number: int) -> _Pull | None:

@@ -15,7 +15,7 @@ from typing import cast
 import httptools
 
 MAX_HEAD_BYTES = 64 << 10
-MAX_BODY_BYTES = 32 << 20
+MAX_BODY_BYTES = 16 << 20
 MAX_PIPELINED = 16
 MAX_UNREAD_BYTES = 4 << 20
 """A streaming client that reads this much too slowly is cut off."""

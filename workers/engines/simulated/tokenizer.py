@@ -15,6 +15,9 @@ _FIRST_PIECE = 512
 VOCABULARY = _FIRST_PIECE + 2 * 2 * 36**4
 """Number of token ids. Independent of the model's own: the text is not the model's either."""
 
+LONGEST_TOKEN = 5
+"""Characters."""
+
 _PIECE = re.compile(r" ?[a-z0-9]{1,4}|[^a-z0-9]")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
