@@ -51,7 +51,7 @@ def parse(raw: bytes, limits: Limits) -> Body:
     try:
         data = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        if "recursion" in str(error).lower():
+        if "depth limit" in str(error):
             raise fields.too_deep() from error
         raise bad_request("The body is not valid JSON.", code="invalid_json") from error
     if not isinstance(data, dict):

@@ -236,5 +236,4 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         elif self._state is _State.HELD:
             self._over_early = fault
         elif self._state is _State.WAITING:
-            self._state = _State.OVER
-            self.settle(fault)
+            self.settle(fault)  # still waiting: a stale connection is replaced, and the answer comes on the new one

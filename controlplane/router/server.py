@@ -73,8 +73,6 @@ class Server:
             lambda: ClientConnection(router, options.limits), sock=self._listener, backlog=2048
         )
         tasks = [loop.create_task(each) for each in work]
-        gc.collect()
-        gc.freeze()  # what is here now stays: no collection needs to look at it again
         log.info("router %s listens on %s:%d", router.id, options.host, self.port)
         try:
             await _until(stop, tasks)
@@ -110,7 +108,10 @@ def run(options: Options) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await Server(options).run(stop)
+        server = Server(options)
+        gc.collect()
+        gc.freeze()  # what is here now stays: no collection needs to look at it again
+        await server.run(stop)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

@@ -28,7 +28,7 @@ class Leg:
 
 def words(prompt: Any, count: int) -> list[str]:
     seed = json.dumps(prompt, sort_keys=True).encode()
-    return [" " + hashlib.sha256(seed + bytes([index])).hexdigest()[:4] for index in range(count)]
+    return [" " + hashlib.sha256(seed + index.to_bytes(4)).hexdigest()[:4] for index in range(count)]
 
 
 class FakeEngine:
@@ -109,6 +109,9 @@ class FakeEngine:
                 return False
             work.result()
             leg.done = True
+        except OSError:
+            leg.cancelled = True
+            raise
         finally:
             for task in (watch, work):
                 task.cancel()

@@ -1,0 +1,269 @@
+"""Engines that fail, hang, lie or die: the client gets a right answer or a clear error, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration import router_engine as act
+from tests.integration.router_engine import FakeEngine, Leg, words
+from tests.integration.router_kit import (
+    QUICK,
+    TEXT,
+    fakes,
+    pair,
+    parse_events,
+    route_of,
+    running,
+    text_of,
+    until,
+    whole_model,
+)
+
+EXPECTED = "".join(words("hello there", 4))
+FAULTS = {
+    "500": act.answer(500),
+    "503": act.answer(503),
+    "wrong key": act.answer(401),
+    "closed": act.close,
+    "garbage": act.garbage,
+    "aborted": act.answer(200, {"choices": [{"text": "x", "finish_reason": "abort"}]}),
+}
+STREAM_FAULTS = {
+    "error event": act.break_stream(0, {"error": {"message": "tcp://10.9.8.7:5600"}}, clean=True),
+    "abort event": act.break_stream(0, {"choices": [{"index": 0, "text": "x", "finish_reason": "abort"}]}, clean=True),
+    "died after the head": act.break_stream(0),
+    **{name: FAULTS[name] for name in ("500", "closed")},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_another_engine_takes_over_before_the_first_byte(tmp_path: Path, fault: act.Act) -> None:
+    async with fakes("e1", "e2") as engines, running(tmp_path, whole_model(*engines)) as kit:
+        for engine in engines:
+            engine.acts = [fault]
+        engines[1].acts = []
+        for number in range(6):  # whichever comes first, the bad one is met once
+            response = await kit.post({**TEXT, "prompt": f"hello {number}"})
+            assert response.status_code == 200, response.text
+        assert engines[0].acts == []
+        await until(kit.idle, "idle")
+
+
+@pytest.mark.parametrize("fault", STREAM_FAULTS.values(), ids=STREAM_FAULTS)
+async def test_a_stream_that_fails_before_its_first_event_starts_again_elsewhere(tmp_path: Path, fault: act.Act) -> None:
+    async with pair(tmp_path) as two:
+        for engine in two.decodes:
+            engine.acts = [fault]
+        two.d2.acts = []
+        for number in range(6):
+            events = await two.kit.events({**TEXT, "prompt": f"hello {number}"})
+            assert text_of(events) == "".join(words(f"hello {number}", 4))
+            assert events[-1] == "[DONE]"
+        assert two.d1.acts == []
+        await until(two.kit.idle, "idle")
+
+
+async def test_when_all_fail_the_client_is_told_without_an_address(tmp_path: Path) -> None:
+    async with fakes("e1", "e2") as engines, running(tmp_path, whole_model(*engines)) as kit:
+        for engine in engines:
+            engine.always = act.answer(500)
+        response = await kit.post(TEXT)
+        assert response.status_code == 502
+        assert response.json()["error"]["code"] == "engine_fault"
+        assert "10.9.8.7" not in response.text
+        assert route_of(response)["reason"] == "engine_fault"
+        assert sum(len(engine.legs) for engine in engines) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_clients_mistake_is_passed_on_and_counts_against_nobody(tmp_path: Path, stream: bool) -> None:
+    too_long = {"error": {"message": "maximum context length is 5", "type": "BadRequestError", "code": 400}}
+    async with pair(tmp_path, prefills=1, decodes=1) as two:
+        two.p1.always = act.answer(400, too_long)
+        for _ in range(5):
+            response = await two.kit.post({**TEXT, "stream": stream})
+            assert (response.status_code, response.json()) == (400, too_long)
+            assert "x-request-id" in response.headers
+        assert two.d1.legs == []
+        assert two.kit.router.set_aside() == ()
+
+
+async def test_a_dying_decode_ends_the_stream_with_an_error_event(tmp_path: Path) -> None:
+    async with pair(tmp_path, decodes=1) as two:
+        two.d1.acts = [act.break_stream(2)]
+        response = await two.kit.post({**TEXT, "stream": True})
+        events = parse_events(response.content)
+        assert text_of(events) == "".join(words("hello there", 2))
+        assert events[-1]["error"]["code"] == "engine_fault"
+        assert b"[DONE]" not in response.content
+        await until(two.kit.idle, "idle")
+        assert two.kit.router.counters.failed == 1
+
+
+async def test_an_error_in_the_middle_hides_the_engines_words(tmp_path: Path) -> None:
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
+        engine.acts = [act.break_stream(2, {"error": {"message": "tcp://10.9.8.7:5600"}}, clean=True)]
+        response = await kit.post({**TEXT, "stream": True})
+        assert b"10.9.8.7" not in response.content
+        assert b"[DONE]" not in response.content
+        assert parse_events(response.content)[-1]["error"]["type"] == "server_error"
+
+
+async def test_a_stream_without_done_is_not_passed_off_as_whole(tmp_path: Path) -> None:
+    async def no_done(engine: FakeEngine, leg: Leg) -> None:
+        await act.begin_stream(leg)
+        await act.send_event(leg, act.event(leg.body, "x"))
+        leg.writer.write(b"0\r\n\r\n")
+        await leg.writer.drain()
+
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
+        engine.acts = [no_done]
+        response = await kit.post({**TEXT, "stream": True})
+        assert parse_events(response.content)[-1]["error"]
+
+
+async def test_a_failed_prefill_is_tried_elsewhere_and_then_left_to_the_decode_engine(tmp_path: Path) -> None:
+    async with pair(tmp_path) as two:
+        two.p1.always = two.p2.always = act.answer(500)
+        response = await two.kit.post(TEXT)
+        assert response.json()["choices"][0]["text"] == EXPECTED
+        assert (route_of(response)["path"], route_of(response)["reason"]) == ("monolithic", "prefill_lost")
+        assert len(two.p1.legs) == len(two.p2.legs) == 1
+
+
+@pytest.mark.parametrize(("fields", "status"), [({"on_prefill_loss": "fail"}, 502), ({"strict": True}, 502)], ids=str)
+async def test_a_failed_prefill_fails_the_request_where_that_is_wanted(tmp_path: Path, fields: Any, status: int) -> None:
+    async with pair(tmp_path, **fields) as two:
+        two.p1.always = two.p2.always = act.answer(500)
+        assert (await two.kit.post(TEXT)).status_code == status
+        assert two.d1.legs + two.d2.legs == []
+
+
+async def test_without_a_prefill_engine_a_decode_engine_does_all_unless_strict(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=0) as two:
+        response = await two.kit.post(TEXT)
+        assert (route_of(response)["path"], route_of(response)["reason"]) == ("monolithic", "prefill_unavailable")
+        strict = replace(two.kit.router.directory.table.models[0], strict=True)  # type: ignore[union-attr]
+        await two.kit.apply(strict)
+        refused = await two.kit.post(TEXT)
+        assert (refused.status_code, route_of(refused)["reason"]) == (503, "no_engine")
+        assert refused.headers["retry-after"] == "1"
+
+
+async def test_a_decode_engine_that_cannot_be_reached_is_replaced_with_the_same_kv(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1) as two:
+        await two.d1.stop()
+        for number in range(6):
+            assert (await two.kit.post({**TEXT, "prompt": f"x{number}"})).status_code == 200
+        assert len(two.p1.generations()) == 6
+
+
+async def test_kv_that_a_lost_decode_may_have_pulled_is_never_used_again(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1) as two:
+        two.d1.always = act.close
+        for number in range(6):
+            assert (await two.kit.post({**TEXT, "prompt": f"x{number}"})).status_code == 200
+        used = [leg.body["kv_transfer_params"]["remote_request_id"] for leg in two.d1.generations() + two.d2.generations()]
+        assert two.d1.generations()
+        assert len(used) == len(set(used))
+
+
+async def test_a_failed_engine_is_set_aside_until_it_generates_again(tmp_path: Path) -> None:
+    async with fakes("e1", "e2") as (bad, good), running(tmp_path, whole_model(bad, good)) as kit:
+        await bad.stop()
+        for number in range(8):
+            assert (await kit.post({**TEXT, "prompt": f"x{number}"})).status_code == 200
+        assert kit.router.set_aside() == ("e1",)
+        bad.always = act.answer(500)
+        await bad.start()
+        await until(lambda: bad.legs, "probed")
+        assert kit.router.set_aside() == ("e1",)
+        bad.always = None
+        await until(lambda: kit.router.set_aside() == (), "used again")
+        assert {leg.body["prompt"] for leg in bad.legs} == {"ping"}
+
+
+async def test_one_bad_answer_sets_nobody_aside_but_a_row_of_them_does(tmp_path: Path) -> None:
+    async with (
+        fakes("e1") as (engine,),
+        running(tmp_path, whole_model(engine), limits=replace(QUICK, set_aside_s=60)) as kit,
+    ):
+        engine.acts = [act.answer(500)] * 2
+        assert [(await kit.post(TEXT)).status_code for _ in range(3)] == [502, 502, 200]
+        engine.acts = [act.answer(500)] * 3
+        assert [(await kit.post(TEXT)).status_code for _ in range(4)] == [502, 502, 502, 503]
+
+
+async def test_connections_that_went_stale_are_replaced_unseen(tmp_path: Path) -> None:
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
+        await kit.post(TEXT)
+        engine.acts = [act.close]  # read, then closed without a byte, as a server does whose idle time is over
+        assert (await kit.post(TEXT)).status_code == 200
+        assert kit.router.set_aside() == ()
+        engine.drop_connections()
+        assert (await kit.post(TEXT)).status_code == 200
+        assert kit.router.counters.retried == 0
+
+
+async def test_connections_are_kept_alive(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1) as two:
+        for _ in range(5):
+            await two.kit.events(TEXT)
+        assert (two.p1.connections, two.d1.connections) == (1, 1)
+
+
+async def test_a_hanging_engine_ends_in_504(tmp_path: Path) -> None:
+    limits = replace(QUICK, first_byte_s=0.3)
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine), limits=limits) as kit:
+        engine.acts = [act.hang]
+        response = await kit.post(TEXT)
+        assert (response.status_code, response.json()["error"]["code"]) == (504, "engine_timeout")
+        await until(lambda: engine.legs[0].cancelled, "cancelled")
+
+
+@pytest.mark.parametrize("where", ["prefill", "decode", "stream"])
+async def test_when_the_client_goes_away_its_legs_are_cancelled(tmp_path: Path, where: str) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1) as two:
+        engine = two.p1 if where == "prefill" else two.d1
+        engine.acts = [act.hang] if where != "stream" else []
+        engine.step_s = 0.05
+        body = {**TEXT, "stream": True, "max_tokens": 1000}
+        request = asyncio.ensure_future(two.kit.post(body))
+        leg = (await until(lambda: engine.legs))[0]
+        if where == "stream":
+            await asyncio.sleep(0.2)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        await until(lambda: leg.cancelled, "cancelled", 2)
+        await until(two.kit.idle, "idle")
+        assert engine.connections == 1
+        if where == "decode":
+            assert two.kit.router.ledger.totals["client_gone"] == 1
+            assert [load.handoffs for load in two.kit.router.loads() if load.engine == "p1"] == [1]
+
+
+async def test_a_prefill_that_ended_at_once_leaves_nothing_to_pull(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1) as two:
+        two.p1.acts = [act.answer(200, {"choices": [{}], "usage": {"prompt_tokens": 3}, "kv_transfer_params": None})]
+        response = await two.kit.post(TEXT)
+        assert route_of(response)["reason"] == "no_kv"
+        assert "kv_transfer_params" not in two.d1.legs[0].body
+        assert response.json()["choices"][0]["text"] == EXPECTED
+
+
+async def test_an_engine_that_leaves_the_table_finishes_its_streams(tmp_path: Path) -> None:
+    async with fakes("e1", "e2") as (old, new), running(tmp_path, whole_model(old)) as kit:
+        old.step_s = 0.02
+        request = asyncio.ensure_future(kit.events({**TEXT, "max_tokens": 20}))
+        await until(lambda: old.legs)
+        await kit.apply(whole_model(new))
+        await kit.post(TEXT)
+        events = await request
+        assert events[-1] == "[DONE]"
+        assert len(old.legs) == len(new.legs) == 1
+        await until(lambda: [load.engine for load in kit.router.loads()] == ["e2"], "forgotten")

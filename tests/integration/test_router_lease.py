@@ -1,0 +1,103 @@
+"""KV that may have been given away is never believed: the lease, its half, and the engine's own counter of expiries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.integration import router_engine as act
+from tests.integration.router_engine import FakeEngine, Leg, words
+from tests.integration.router_kit import QUICK, TEXT, pair, route_of, text_of, until
+
+EXPECTED = "".join(words("hello there", 4))
+LEASE_S = 0.3
+
+
+def wrong(engine: FakeEngine, after_s: float) -> act.Act:
+    """Late, and with the text of somebody else's KV."""
+
+    async def answer(decode: FakeEngine, leg: Leg) -> None:
+        leg.body["prompt"] = "somebody else's"
+        await act.behave(decode, leg)
+
+    return act.later(after_s, answer)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_late_answer_is_dropped_when_a_lease_has_expired_meanwhile(tmp_path: Path, stream: bool) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=LEASE_S) as two:
+        two.d1.acts = [wrong(two.p1, 1.0)]
+
+        async def expire() -> None:
+            await until(lambda: [leg for leg in two.p1.legs if leg.path == "/metrics"], "a first reading")
+            two.p1.expired = 1.0
+
+        import asyncio
+
+        expiring = asyncio.ensure_future(expire())
+        response = await two.kit.post({**TEXT, "stream": stream})
+        await expiring
+        assert (response.status_code, route_of(response)["reason"]) == (200, "kv_lost")
+        if not stream:
+            assert response.json()["choices"][0]["text"] == EXPECTED
+        else:
+            from tests.integration.router_kit import parse_events
+
+            assert text_of(parse_events(response.content)) == EXPECTED
+        assert len(two.p1.generations()) == 2
+        assert two.kit.router.counters.kv_checks == {"dropped": 1}
+        assert two.kit.router.ledger.totals == {"dropped": 1, "pulled": 1}
+        await until(two.kit.idle, "idle")
+
+
+async def test_a_late_answer_is_dropped_when_the_counter_cannot_be_read(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=LEASE_S) as two:
+        two.p1.expired = None
+        two.d1.acts = [wrong(two.p1, 0.8)]
+        response = await two.kit.post(TEXT)
+        assert response.json()["choices"][0]["text"] == EXPECTED
+        assert route_of(response)["reason"] == "kv_lost"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_late_answer_is_believed_when_no_lease_expired(tmp_path: Path, stream: bool) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=LEASE_S) as two:
+        two.d1.acts = [act.later(0.8)]
+        if stream:
+            events = await two.kit.events(TEXT)
+            assert (text_of(events), events[-1]) == (EXPECTED, "[DONE]")
+        else:
+            assert (await two.kit.post(TEXT)).json()["choices"][0]["text"] == EXPECTED
+        assert len(two.p1.generations()) == 1
+        assert two.kit.router.counters.kv_checks == {"believed": 1}
+
+
+async def test_no_decode_starts_after_half_the_lease(tmp_path: Path) -> None:
+    limits = replace(QUICK, connect_s=0.6)
+    async with pair(tmp_path, prefills=1, kv_lease_s=1.0, limits=limits) as two:
+        # A listener that never accepts, so that connecting takes until its time is over.
+        import socket
+
+        from tests.integration.router_kit import split_model, with_engines
+
+        with socket.socket() as dead, socket.socket() as filler, socket.socket() as more:
+            dead.bind(("127.0.0.1", 0))
+            dead.listen(0)
+            for each in (filler, more):
+                each.setblocking(False)
+                each.connect_ex(dead.getsockname())
+            url = f"http://127.0.0.1:{dead.getsockname()[1]}"
+            route = split_model([two.p1], [two.d1, two.d2], kv_lease_s=1.0)
+            await two.kit.apply(with_engines(route, lambda e: replace(e, url=url) if e.id == "d1" else e))
+            reasons = [route_of(await two.kit.post({**TEXT, "prompt": f"x{n}"}))["reason"] for n in range(6)]
+        assert reasons.count("kv_lost") == 1, "the one that met the dead engine must have prefilled again"
+        assert len(two.p1.generations()) == 7
+
+
+async def test_fast_requests_read_no_metrics(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1) as two:
+        for _ in range(5):
+            await two.kit.post(TEXT)
+        assert not [leg for leg in two.p1.legs if leg.path == "/metrics"]
