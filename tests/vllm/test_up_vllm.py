@@ -1,0 +1,92 @@
+"""`up --fleet vllm`: real engines that Celery started, and roles that change while they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.vllm.harness import MODEL, wait_for
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(420)]
+
+ROOT = Path(__file__).resolve().parents[2]
+Manage = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def manage() -> Iterator[Manage]:
+    """`manage.py` on a stack of its own, down again at the end."""
+    state = Path(tempfile.mkdtemp(prefix="twinpool-vllm-"))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TWINPOOL_", "DJANGO_"))}
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "manage.py", *arguments, "--state", str(state)],
+            cwd=ROOT, env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    try:
+        run("up", "--fleet", "vllm", "--detach", "--port", "0", "--router-port", "0")
+        yield run
+    finally:
+        subprocess.run([sys.executable, "manage.py", "down", "--state", str(state)], cwd=ROOT, env=kept, check=False)
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def ask(url: str, path: str, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The pair of engines that the route names, and the answer."""
+    response = httpx.post(url + path, json={"model": MODEL, "max_tokens": 24, "temperature": 0, **body}, timeout=120)
+    assert response.status_code == 200, response.text
+    path_taken, prefill, decode, _ = response.headers["x-twinpool-route"].split("; ")
+    assert path_taken == "disaggregated"
+    return f"{prefill.partition('=')[2]} {decode.partition('=')[2]}", response.json()
+
+
+def test_a_real_pair_serves_and_exchanges_its_roles_without_a_restart(manage: Manage) -> None:
+    url = json.loads(manage("status", "--json"))["router_url"]
+    chance = random.Random(7)
+    prompts = [[chance.randrange(3, 2048) for _ in range(length)] for length in (1, 40, 300, 1500)]
+    chat = {"messages": [{"role": "user", "content": "What is a generator?"}]}
+
+    before = [ask(url, "/completions", {"prompt": prompt}) for prompt in prompts]
+    before.append(ask(url, "/chat/completions", chat))
+    pair = before[0][0]
+    assert {route for route, _ in before} == {pair}
+    prefill, decode = pair.split()
+    engines = engine_processes()
+
+    manage("exchange_roles", MODEL, prefill, decode)
+    exchanged = f"{decode} {prefill}"
+    wait_for(lambda: ask(url, "/completions", {"prompt": prompts[0]})[0] == exchanged, 60, "the roles to be exchanged")
+    after = [ask(url, "/completions", {"prompt": prompt}) for prompt in prompts]
+    after.append(ask(url, "/chat/completions", chat))
+
+    assert [answer["choices"] for _, answer in after] == [answer["choices"] for _, answer in before]
+    assert [answer["usage"] for _, answer in after] == [answer["usage"] for _, answer in before]
+    assert engine_processes() == engines
+
+
+def engine_processes() -> set[int]:
+    """Processes on this machine that serve the tiny model of a stack under test."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"vllm.entrypoints.openai.api_server" in words and any(b"/twinpool-vllm-" in word for word in words):
+            found.add(int(folder.name))
+    return found
