@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from django.db import Error, connection
+from django.db import Error, connection, transaction
 
 from controlplane.config import Config
 from controlplane.telemetry import tables
@@ -65,7 +65,8 @@ def _try(sql: str, table: str, at: datetime) -> int | None:
     """The answer, or None when PostgreSQL refused for now (a lock is held, a table stands in the way): said, not fatal.
     Raises django.db.Error when PostgreSQL is away."""
     try:
-        return _ask(sql, table, at)
+        with transaction.atomic():
+            return _ask(sql, table, at)
     except Error as error:
         if not connection.is_usable():
             raise

@@ -73,7 +73,7 @@ class Writer:
             return
         with connection.cursor() as cursor:
             cursor.execute(
-                sql.SQL("CREATE TEMPORARY TABLE {} (LIKE {}) ON COMMIT DELETE ROWS").format(
+                sql.SQL("CREATE TEMPORARY TABLE IF NOT EXISTS {} (LIKE {}) ON COMMIT DELETE ROWS").format(
                     sql.Identifier(_staging(table)), sql.Identifier(table.name)
                 )
             )

@@ -1,0 +1,97 @@
+"""What pages read of the past: telemetry tables in, plain values out. Reads only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+
+from controlplane.telemetry.tables import moment
+
+HEAT_CELL_S = 50
+HEAT_SPAN_S = 7200
+ROLES = {"p": "prefill", "d": "decode", "m": "mixed", "": ""}
+
+
+@dataclass(frozen=True)
+class GpuHeat:
+    """One GPU's past. `busy[i]` is its mean busy share (0..1) in cell i, None where nothing was recorded (a gap, never 0);
+    `roles[i]` the role it had most of that time: prefill, decode, mixed, "" (spare) or None in a gap."""
+
+    uuid: str
+    node: str
+    roles: list[str | None]
+    busy: list[float | None]
+
+
+@dataclass(frozen=True)
+class Heat:
+    """`starts[i]`: Unix seconds at which cell i begins; a cell lasts `cell_s`. The last cell is still filling."""
+
+    cell_s: int
+    starts: list[int]
+    gpus: list[GpuHeat] = field(default_factory=list)
+
+
+HEAT = """
+WITH seen AS (
+    SELECT second.node, one.uuid, one.role, greatest(one.tensor, one.dram) AS busy,
+           floor((extract(epoch FROM second.at) - %(start)s) / %(cell_s)s)::int AS cell
+    FROM telemetry_node_second second
+    CROSS JOIN LATERAL unnest(second.gpus, second.roles, second.tensor, second.dram) AS one(uuid, role, tensor, dram)
+    WHERE second.at >= %(since)s AND second.at < %(until)s
+)
+SELECT node, uuid, cell, role, count(*) AS samples, avg(busy) AS busy
+FROM seen GROUP BY node, uuid, cell, role ORDER BY node, uuid, cell, samples
+"""
+
+
+def gpu_heat(now: float, span_s: int = HEAT_SPAN_S, cell_s: int = HEAT_CELL_S) -> Heat:
+    """The busy share of every GPU over the last `span_s` seconds in cells of `cell_s`, with the role it had in each.
+
+    Cells lie on multiples of `cell_s`, so that a page asking later gets the same cells moved on. A cell in which a GPU
+    changed its role shows the role (and the mean under it) that it had for longer. GPUs come by node and uuid.
+    """
+    cells = math.ceil(span_s / cell_s)
+    start = (int(now // cell_s) - cells + 1) * cell_s
+    heat = Heat(cell_s, [start + index * cell_s for index in range(cells)])
+    found: dict[tuple[str, str], GpuHeat] = {}
+    values = {"start": start, "cell_s": cell_s, "since": moment(start), "until": moment(start + cells * cell_s)}
+    with connection.cursor() as cursor:
+        cursor.execute(HEAT, values)
+        # Ordered by samples: the role with most of them comes last and stays.
+        for node, uuid, cell, role, _, busy in cursor.fetchall():
+            gpu = found.setdefault((node, uuid), GpuHeat(uuid, node, [None] * cells, [None] * cells))
+            gpu.roles[cell], gpu.busy[cell] = ROLES.get(role, ""), busy
+    heat.gpus.extend(found.values())
+    return heat
+
+
+REQUEST_COLUMNS = (
+    *("id", "at", "router", "model", "path", "reason", "status", "outcome", "stream", "prefill_engine", "decode_engine"),
+    *("prefill_ms", "handoff_ms", "ttft_ms", "total_ms", "prompt_tokens", "output_tokens", "cached_tokens", "kv_bytes"),
+    "retries",
+)
+
+
+def latest_requests(limit: int = 100, model: str = "", before: datetime | None = None) -> list[dict[str, Any]]:
+    """The newest finished requests, newest arrival first: of one model where it is named, older than `before` (the `at` of
+    the last one shown) for a next page. Keys are REQUEST_COLUMNS; durations in ms, None where the stage did not happen."""
+    conditions = ["true"]
+    values: list[Any] = []
+    if model:
+        conditions.append("model = %s")
+        values.append(model)
+    if before is not None:
+        conditions.append("at < %s")
+        values.append(before)
+    query = (
+        f"SELECT {', '.join(REQUEST_COLUMNS)} FROM telemetry_request "  # noqa: S608  # constants only
+        f"WHERE {' AND '.join(conditions)} ORDER BY at DESC LIMIT %s"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query, [*values, limit])
+        return [dict(zip(REQUEST_COLUMNS, row, strict=True)) for row in cursor.fetchall()]
