@@ -50,6 +50,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "axes.middleware.AxesMiddleware",
+    "controlplane.console.middleware.DatabaseAway",
 ]
 
 ROOT_URLCONF = "controlplane.urls"

@@ -207,3 +207,11 @@ def test_the_fleet_page_is_light_before_the_chart_library(signed_in: Client, val
     files = set(re.findall(r'(?:href|src)="/static/([^"]+)"', page.content.decode())) | {"js/heat.js", "js/heatdata.js"}
     sizes = [Path(str(finders.find(name))).stat().st_size for name in files]
     assert sum(sizes) + len(page.content) + len(signed_in.get("/strings.js").content) < BUDGET_BYTES
+
+
+def test_an_unknown_address_and_an_old_form_get_pages_of_ours(db: None) -> None:
+    client = Client(enforce_csrf_checks=True)
+    missing, old = client.get("/nowhere"), client.post("/login", {"username": "ops-1", "password": PASSWORD})
+    assert (missing.status_code, old.status_code) == (404, 403)
+    assert "There is no such page" in missing.content.decode()
+    assert "This form was too old" in old.content.decode()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 import redis
 from axes.models import AccessAttempt, AccessLog
@@ -22,10 +18,10 @@ from django.contrib.sessions.models import Session
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from redis.asyncio import Redis
 
-from controlplane.core import names
 from controlplane.stack.ports import free_port
 from controlplane.telemetry.publish import Publisher
 from tests.console_rows import find, rows
+from tests.console_web import Web
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -41,39 +37,6 @@ PASSWORD = "correct horse battery staple"
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>&amp;"
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium (apt-get install chromium)")
-
-
-@dataclass
-class Web:
-    """A uvicorn of our own on a fixed port, so that it can go away and come back."""
-
-    port: int
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1"]
-        environment = {**os.environ, names.ENV_CONSOLE_ORIGINS: self.url}
-        self.process = subprocess.Popen([*command, "--port", str(self.port), "--log-level", "warning"], env=environment)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            try:
-                if httpx.get(f"{self.url}/healthz").is_success:
-                    return
-            except httpx.TransportError:
-                pass
-            assert self.process.poll() is None, "the web process ended"
-            time.sleep(0.1)
-        raise AssertionError("the web process does not answer")
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
 
 
 @dataclass

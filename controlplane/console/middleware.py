@@ -1,0 +1,29 @@
+"""A database that is away is a normal failure: the viewer is told, and the page tries again by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+
+RETRY_AFTER_S = 5
+
+
+class DatabaseAway:
+    """503 with Retry-After instead of an error page when PostgreSQL does not answer."""
+
+    sync_capable = True
+    async_capable = False
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, _request: HttpRequest, error: Exception) -> HttpResponse | None:
+        if not isinstance(error, (OperationalError, InterfaceError)):
+            return None
+        return HttpResponse(render_to_string("503.html"), status=503, headers={"Retry-After": str(RETRY_AFTER_S)})

@@ -1,0 +1,41 @@
+"""The web process while PostgreSQL is away: it lives, says so, and needs nobody's help to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from controlplane.core import names
+from controlplane.stack.ports import free_port
+from tests.console_web import Web
+
+
+@pytest.fixture(scope="module")
+def web(valkey_url: str) -> Iterator[Web]:
+    web = Web(free_port(), {names.ENV_DATABASE_URL: "postgresql://app:none@127.0.0.1:1/none"})
+    web.start()
+    yield web
+    web.stop()
+
+
+def test_health_is_good(web: Web) -> None:
+    assert httpx.get(f"{web.url}/healthz").text == "ok\n"
+
+
+def test_a_page_says_that_the_database_is_away_and_tries_again(web: Web) -> None:
+    answer = httpx.get(web.url, cookies={"sessionid": "a" * 32})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "The database is away" in answer.text
+    assert 'http-equiv="refresh"' in answer.text
+
+
+def test_signing_in_says_the_same_and_shows_nothing_of_the_server(web: Web) -> None:
+    with httpx.Client(base_url=web.url, headers={"origin": web.url}) as client:
+        client.get("/login")
+        form = {"username": "kim", "password": "secret-word", "csrfmiddlewaretoken": client.cookies["csrftoken"]}
+        answer = client.post("/login", data=form)
+    assert answer.status_code == 503
+    assert "secret-word" not in answer.text
+    assert "127.0.0.1:1" not in answer.text
