@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,19 @@ def test_a_cache_that_cannot_be_written_names_the_remedy(env: dict[str, str], tm
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(StackError, match="cache"):
         ensure(print, env)
+
+
+def test_a_second_installer_waits_for_the_first_and_uses_what_it_made(env: dict[str, str]) -> None:
+    folder = managed_folder(env)
+    folder.mkdir(parents=True)
+    waits = threading.Event()
+    with folder.with_name(f"{folder.name}.lock").open("a") as first, ThreadPoolExecutor() as pool:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        second = pool.submit(ensure, lambda text: waits.set() if "waiting for it" in text else None, env)
+        assert waits.wait(20)
+        (folder / STAMP).touch()
+        fcntl.flock(first, fcntl.LOCK_UN)
+        assert second.result(20) == folder / "bin" / "python"
 
 
 def test_a_complete_environment_is_used_without_asking_anybody(env: dict[str, str]) -> None:

@@ -47,12 +47,11 @@ def manage() -> Iterator[Manage]:
 
 
 def ask(url: str, path: str, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The pair of engines that the route names, and the answer."""
+    """How the answer came (path, prefill engine, decode engine), and the answer."""
     response = httpx.post(url + path, json={"model": MODEL, "max_tokens": 24, "temperature": 0, **body}, timeout=120)
     assert response.status_code == 200, response.text
     path_taken, prefill, decode, _ = response.headers["x-twinpool-route"].split("; ")
-    assert path_taken == "disaggregated"
-    return f"{prefill.partition('=')[2]} {decode.partition('=')[2]}", response.json()
+    return f"{path_taken} {prefill.partition('=')[2]} {decode.partition('=')[2]}", response.json()
 
 
 def test_a_real_pair_serves_and_exchanges_its_roles_without_a_restart(manage: Manage) -> None:
@@ -61,19 +60,23 @@ def test_a_real_pair_serves_and_exchanges_its_roles_without_a_restart(manage: Ma
     prompts = [[chance.randrange(3, 2048) for _ in range(length)] for length in (1, 40, 300, 1500)]
     chat = {"messages": [{"role": "user", "content": "What is a generator?"}]}
 
+    # The first handshake of a fresh pair may miss its 5 s on a loaded machine; then one engine does all.
+    wait_for(lambda: ask(url, "/completions", {"prompt": [5]})[0].startswith("disaggregated "), 60, "a first hand-off")
     before = [ask(url, "/completions", {"prompt": prompt}) for prompt in prompts]
     before.append(ask(url, "/chat/completions", chat))
     pair = before[0][0]
     assert {route for route, _ in before} == {pair}
-    prefill, decode = pair.split()
+    path, prefill, decode = pair.split()
+    assert path == "disaggregated"
     engines = engine_processes()
 
     manage("exchange_roles", MODEL, prefill, decode)
-    exchanged = f"{decode} {prefill}"
+    exchanged = f"disaggregated {decode} {prefill}"
     wait_for(lambda: ask(url, "/completions", {"prompt": prompts[0]})[0] == exchanged, 60, "the roles to be exchanged")
     after = [ask(url, "/completions", {"prompt": prompt}) for prompt in prompts]
     after.append(ask(url, "/chat/completions", chat))
 
+    assert {route for route, _ in after} == {exchanged}
     assert [answer["choices"] for _, answer in after] == [answer["choices"] for _, answer in before]
     assert [answer["usage"] for _, answer in after] == [answer["usage"] for _, answer in before]
     assert engine_processes() == engines
