@@ -99,6 +99,10 @@ def make_app(node: Node) -> NodeApp:
         worker_prefetch_multiplier=1,
         worker_redirect_stdouts=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
+        # A server that vanished without a word is noticed, not waited for.
+        broker_transport_options={"socket_timeout": 10, "socket_connect_timeout": 3, "socket_keepalive": True},
+        redis_socket_timeout=5,
+        redis_socket_connect_timeout=3,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         task_send_sent_event=False,

@@ -10,20 +10,19 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from controlplane.core.lifecycle import ENGINE, move
+from controlplane.core.lifecycle import ENGINE, SERVING, move
 from controlplane.core.protocol import EngineFact, EngineSpec
-from controlplane.core.signing import engine_key
 from workers import checks, logs, ports
 from workers.client import EngineClient, EngineSilent
-from workers.config import NAME, AgentConfig
-from workers.engines.base import Driver, Launch, Place, SpecRefused
+from workers.config import AgentConfig
+from workers.engines.base import Driver, SpecRefused
+from workers.launching import clean_up, folder_of, key_of, prepare, read_secret
 from workers.processes import EngineProcess, Exit, Marker, child_environment, kill_marked
 from workers.records import EngineRecord, RecordStore
 from workers.vitals import HUNG_AFTER_S, Vitals, after_miss, after_scrape
@@ -34,7 +33,6 @@ T = TypeVar("T")
 SCRAPE_EVERY_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 TAIL_BYTES = 2000
-KEPT_INCARNATIONS = 3
 
 
 class GaveUp(Exception):
@@ -138,9 +136,9 @@ class Engine:
             side = ports.choose(config.address, spec.side_port, before.side_port, taken_ports | {port})
             self.record = replace(self.record, port=port, side_port=side)
             await self._save()
-            launch = await asyncio.to_thread(self._prepare, spec)
+            launch = await asyncio.to_thread(prepare, config, self._host.drivers, self._host.gpu_index, self.record, spec)
             env = child_environment(os.environ, launch.env, self.marker, config.state)
-            folder = self._folder(self.record.incarnation)
+            folder = folder_of(config, self.record)
             process = await asyncio.to_thread(EngineProcess.spawn, launch.argv, env, folder, self.log_file)
         except (SpecRefused, OSError) as error:
             log.warning("engine %s (generation %d) cannot start: %s", spec.id, spec.spec_generation, error)
@@ -165,46 +163,12 @@ class Engine:
         """Notes that the process of a live record ended while no agent ran."""
         await self._ended(Exit(None), "it ended, or never started, while the agent was away")
 
-    def _prepare(self, spec: EngineSpec) -> Launch:
-        config, record = self._host.config, self.record
-        driver = self._host.drivers.get(spec.kind)
-        if driver is None:
-            raise SpecRefused(f"this agent runs no {spec.kind} engines")
-        self._clean_up(KEPT_INCARNATIONS)
-        folder, shared = self._folder(record.incarnation), config.state / "shared"
-        for each in (folder, shared, config.logs):
-            each.mkdir(parents=True, exist_ok=True, mode=0o700)
-        place = Place(
-            host=config.address,
-            port=record.port,
-            side_port=record.side_port,
-            folder=folder,
-            shared=shared,
-            incarnation=record.incarnation,
-            engine_key=self._key(),
-            gpu_indices=tuple(self._host.gpu_index[uuid] for uuid in record.gpus),
-            secrets={name: read_secret(config.state, name) for name in spec.env.values()},
-        )
-        return driver.launch(spec, record.rank, place)
-
-    def _folder(self, incarnation: int) -> Path:
-        return self._host.config.state / "engines" / f"{self.record.id}.{self.record.rank}" / str(incarnation)
-
-    def _clean_up(self, keep_logs: int) -> None:
-        """Removes the folders of former incarnations, and all but the newest logs."""
-        record = self.record
-        shutil.rmtree(self._folder(record.incarnation).parent, ignore_errors=True)
-        logs.prune(self._host.config.logs, record.id, record.rank, keep=keep_logs, newest=record.incarnation)
-
-    def _key(self) -> str:
-        return engine_key(self._host.config.node_key, self.record.id, self.record.incarnation)
-
     # --- Life
 
     def _follow(self, process: EngineProcess) -> None:
         config = self._host.config
         self._process = process
-        self._client = EngineClient(config.address, self.record.port, self._key())
+        self._client = EngineClient(config.address, self.record.port, key_of(self._host.config, self.record))
         self._phases = asyncio.create_task(self._serve(self._client)) if self.record.state != "stopping" else None
         self._life = asyncio.create_task(self._live(process, self._phases))
         self._life.add_done_callback(self._after_life)
@@ -299,7 +263,7 @@ class Engine:
 
     def tail(self, lines: int, max_bytes: int = logs.MAX_TAIL_BYTES) -> list[str]:
         """The last lines of this incarnation's log, without its key and secrets. Blocks; raises OSError."""
-        hidden = [self._key()]
+        hidden = [key_of(self._host.config, self.record)]
         for name in self.record.spec.env.values() if self.record.spec else ():
             with contextlib.suppress(SpecRefused):
                 hidden.append(read_secret(self._host.config.state, name))
@@ -333,11 +297,11 @@ class Engine:
             await self._note("stopped", spec_generation=generation, ended_at=time.time(), reason="", log_tail="")
             return
         again, deadline = self.record.state == "stopping", time.time() + grace_s
+        if self._phases and self.record.state not in SERVING:
+            self._phases.cancel()  # it would go on to verify; one that serves is scraped to its end
         if again:
             deadline = min(deadline, self.record.stop_deadline or deadline)
         await self._note("stopping", spec_generation=generation, stop_deadline=deadline, reason="")
-        if self._phases:
-            self._phases.cancel()
         if not again:
             process.terminate()
         self._kill_at(deadline)
@@ -369,7 +333,7 @@ class Engine:
 
     async def forget(self) -> None:
         """Removes all traces of an engine that stopped long ago. Raises OSError."""
-        await asyncio.to_thread(self._clean_up, 0)
+        await asyncio.to_thread(clean_up, self._host.config, self.record, 0)
         await asyncio.to_thread(self._host.store.forget, self.record)
 
     # --- Memory
@@ -386,14 +350,3 @@ class Engine:
     async def _save(self) -> None:
         async with self._saving:
             await asyncio.to_thread(self._host.store.save, self.record)
-
-
-def read_secret(state: Path, name: str) -> str:
-    """The value of a node-side secret, a file in the agent's folder. Raises SpecRefused naming the remedy."""
-    path = state / "secrets" / name
-    if not NAME.fullmatch(name):
-        raise SpecRefused(f"{name!r:.80} is not the name of a secret")
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecRefused(f"the secret {name} is not on this node: write its value to {path}") from error

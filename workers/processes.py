@@ -73,7 +73,7 @@ class Exit:
 
     def __str__(self) -> str:
         if self.code is None:
-            return "ended in a way unknown to this agent, which did not start it,"
+            return "ended, exit status unknown (adopted)"
         if self.code < 0:
             with contextlib.suppress(ValueError):
                 return f"killed by {signal.Signals(-self.code).name}"

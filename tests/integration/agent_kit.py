@@ -34,7 +34,7 @@ TASKS = {
 }
 
 
-def until(what: str, check: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+def until(what: str, check: Callable[[], Any], timeout_s: float = 45.0) -> Any:
     """The first true value of `check`."""
     deadline = time.monotonic() + timeout_s
     while not (value := check()):
@@ -171,7 +171,7 @@ class AgentKit:
         fact = self.fact_or_none()
         return next((each for each in fact.engines if each.id == engine), None) if fact else None
 
-    def engine_when(self, state: str, engine: str = "e-1", generation: int = 1, timeout_s: float = 20.0) -> EngineFact:
+    def engine_when(self, state: str, engine: str = "e-1", generation: int = 1, timeout_s: float = 45.0) -> EngineFact:
         def check() -> EngineFact | None:
             fact = self.engine(engine)
             return fact if fact and fact.state == state and fact.spec_generation >= generation else None

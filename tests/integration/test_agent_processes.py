@@ -35,7 +35,7 @@ async def test_an_adopted_process_is_watched_but_how_it_ended_is_unknown(tmp_pat
     adopted = EngineProcess(child.pid, identity(child.pid))
     assert adopted.alive()
     adopted.terminate()
-    assert str(await adopted.wait()).startswith("ended in a way unknown")
+    assert str(await adopted.wait()).startswith("ended, exit status unknown")
     assert child.wait() == -15
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from workers import lock, logs, ports
-from workers.engine import read_secret
 from workers.engines.base import SpecRefused
+from workers.launching import read_secret
 from workers.processes import Marker, child_environment
 from workers.records import EngineRecord, RecordStore
 
