@@ -59,7 +59,12 @@ def gpu_heat(now: float, span_s: int = HEAT_SPAN_S, cell_s: int = HEAT_CELL_S) -
     start = (int(now // cell_s) - cells + 1) * cell_s
     heat = Heat(cell_s, [start + index * cell_s for index in range(cells)])
     found: dict[tuple[str, str], GpuHeat] = {}
-    values = {"start": start, "cell_s": cell_s, "since": moment(start), "until": moment(start + cells * cell_s)}
+    values: dict[str, int | datetime] = {
+        "start": start,
+        "cell_s": cell_s,
+        "since": moment(start),
+        "until": moment(start + cells * cell_s),
+    }
     with connection.cursor() as cursor:
         cursor.execute(HEAT, values)
         # Ordered by samples: the role with most of them comes last and stays.

@@ -111,13 +111,13 @@ def test_a_partition_that_cannot_be_made_now_costs_no_row(
 ) -> None:
     """A long query reads the default partition, so its rows cannot move; it may not keep new ones away either."""
     rollups = Rollups()
-    rollups.consume(sample(NOW - 30, "gpu", GpuRow("g0", tensor=0.5)), FleetView())
+    rollups.consume(sample(NOW + 1, "gpu", GpuRow("g0", tensor=0.5)), FleetView())
     with psycopg.connect(postgres.urls.app) as reader:
         reader.execute("SELECT count(*) FROM telemetry_node_second_default")
-        write(rollups)
+        write(rollups, NOW + 5)
     assert ask("SELECT count(*) FROM telemetry_node_second_default") == [(1,)]
     assert "not up to date" in caplog.text
-    rollups.consume(sample(NOW, "gpu", GpuRow("g0", tensor=0.5)), FleetView())
+    rollups.consume(sample(NOW + 6, "gpu", GpuRow("g0", tensor=0.5)), FleetView())
     write(rollups, NOW + 10)
     assert ask("SELECT count(*) FROM telemetry_node_second_default") == [(0,)]
     assert ask("SELECT count(*) FROM telemetry_node_second") == [(2,)]
