@@ -234,10 +234,11 @@ class ModelMinute:
         self.sums[row.outcome] += 1
         for name in ("retries", "prompt_tokens", "output_tokens", "cached_tokens", "kv_bytes"):
             self.sums[name] += getattr(row, name) or 0
-        for name in ("ttft_ms", "prefill_ms", "handoff_ms", "total_ms"):
+        # Only a streamed answer shows when its first token came; a whole one's first byte is its last.
+        for name in ("prefill_ms", "total_ms", *(("ttft_ms", "handoff_ms") if row.stream else ())):
             if (value := getattr(row, name)) is not None:
                 self.sketches[name].add(value)
-        if row.itl_ms:
+        if row.stream and row.itl_ms:
             self.sketches["itl_ms"].merge(Sketch.of(row.itl_ms))
 
     def add_to(self, batch: Batch) -> None:

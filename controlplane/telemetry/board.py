@@ -14,7 +14,7 @@ from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow
 from controlplane.core.sketches import Sketch
 from controlplane.telemetry.deltas import EngineCounters
 from controlplane.telemetry.fleet_view import FleetView
-from controlplane.telemetry.records import Row, Sample, busy, share
+from controlplane.telemetry.records import Row, Sample, busy, finished_at, share
 from controlplane.telemetry.windows import SLICE_S, MinuteMean, Window
 
 STALE_S = 5.0
@@ -90,7 +90,7 @@ class Board:
                 self.routers_since = sample.at
             if sample.kind == "request":
                 for request in cast(tuple[RequestRow, ...], rows):
-                    self._apply_request(request, sample.at)
+                    self._apply_request(request, finished_at(sample, request))
         self._prune(sample.received)
 
     def missing(self, at: float, count: int) -> None:
@@ -141,9 +141,9 @@ class Board:
         tally.counters["requests"] += 1
         if row.outcome in LOST_BY_US:
             tally.counters["failed"] += 1
-        if row.ttft_ms is not None:
+        if row.stream and row.ttft_ms is not None:  # a whole answer's first byte is its last
             tally.sketches["ttft"].add(row.ttft_ms)
-        if row.itl_ms:
+        if row.stream and row.itl_ms:
             tally.sketches["itl"].merge(Sketch.of(row.itl_ms))
 
     def _prune(self, now: float) -> None:

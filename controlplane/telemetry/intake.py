@@ -80,7 +80,7 @@ class Intake:
             taken.missing.append((received, missing))
         self.counts["accepted"] += 1
         at = source.clock.correct(record.at, received)
-        taken.samples.append(Sample(position, received, at, record.source, record.kind, rows))
+        taken.samples.append(Sample(position, received, at, record.source, record.kind, rows, at - record.at))
 
     def _follow(self, name: str, boot: str, seq: int) -> tuple[Source | None, int]:
         """The source if this record is new, and how many were skipped before it."""

@@ -71,6 +71,8 @@ MAX_COUNT = 1_000_000
 """For what is stored in a small column: running, waiting, in flight."""
 MAX_SHARE = 1.05
 """Shares are averages of counters read at slightly different moments; what exceeds 1 by less is cut to 1 when used."""
+MAX_HELD_S = 600.0
+"""A request that ended longer before its record than this has a wrong time; its record's is taken."""
 
 _SOURCE = re.compile(r"(agent|router):[\w.\-:\[\]]{1,200}")
 _SHARES = frozenset({"tensor", "tensor_peak", "dram", "kv_usage", "cpu"})
@@ -80,7 +82,8 @@ _SHORT = frozenset({"status", "retries"})
 
 @dataclass(frozen=True, slots=True)
 class Sample(Generic[R]):
-    """A record after intake. `received` and `at` are Unix seconds on Valkey's clock: when it came, when it was taken."""
+    """A record after intake. `received` and `at` are Unix seconds on Valkey's clock: when it came, when it was taken;
+    `shift_s` is what was added to the source's own time to get there."""
 
     position: str
     received: float
@@ -88,6 +91,7 @@ class Sample(Generic[R]):
     source: str
     kind: RecordKind
     rows: tuple[R, ...]
+    shift_s: float = 0.0
 
     @property
     def sender(self) -> str:
@@ -126,6 +130,12 @@ def busy(row: GpuRow) -> float | None:
     """The busy share of a GPU: the larger of tensor-core and DRAM activity; None when neither is known."""
     known = [value for value in (row.tensor, row.dram) if value is not None]
     return share(max(known)) if known else None
+
+
+def finished_at(sample: Sample[Any], row: RequestRow) -> float:
+    """When a request ended, on Valkey's clock: routers send requests in batches, after an outage minutes later."""
+    ended = row.arrived_at + (row.total_ms or 0.0) / 1000 + sample.shift_s
+    return ended if 0 <= sample.at - ended <= MAX_HELD_S else sample.at
 
 
 def _check(row: Any, path: str) -> None:

@@ -14,7 +14,7 @@ from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow
 from controlplane.telemetry.accumulators import EngineTenSeconds, GpuMinute, ModelMinute, NodeSecond, PoolMinute
 from controlplane.telemetry.deltas import EngineCounters
 from controlplane.telemetry.fleet_view import FleetView
-from controlplane.telemetry.records import Row, Sample
+from controlplane.telemetry.records import Row, Sample, finished_at
 from controlplane.telemetry.tables import REQUEST, Batch, moment
 
 LATE_S = 3.0
@@ -109,7 +109,7 @@ class Rollups:
         self._pool(row.model, role, self._start(at, MINUTE_S)).add_engine(row, gain)
 
     def _request(self, row: RequestRow, sample: Sample[Row]) -> None:
-        start = self._start(sample.at, MINUTE_S)
+        start = self._start(finished_at(sample, row), MINUTE_S)
         self._bucket(("model", row.model, start), lambda: ModelMinute(start, MINUTE_S, row.model)).add(row)
         plausible = abs(sample.received - row.arrived_at) <= MAX_AGE_S
         self._ready.add(

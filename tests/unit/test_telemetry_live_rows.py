@@ -178,3 +178,20 @@ def test_sparks_are_five_seconds_apart_and_a_gap_is_empty() -> None:
     for now in range(300):
         spark = live_rows.topics(board, VIEW, T0 + 100 + now)["fleet"][0].spark["requests_per_s"]
     assert len(spark) == 40
+
+
+def test_an_answer_that_was_not_streamed_tells_no_time_to_first_token() -> None:
+    board = Board()
+    feed(board, T0, "request", request_row("r", "qwen", T0, stream=False, ttft_ms=9000.0), source="router:r1")
+    assert model(board, "qwen", T0 + 1).ttft.count == 0
+    feed(board, T0, "engine", engine_row("e3", "qwen", state="starting"))
+    feed(board, T0 + 1, "engine", engine_row("e3", "qwen", histograms={"ttft": histogram([0.05] * 10)}))
+    assert model(board, "qwen", T0 + 1).ttft.count == 10
+
+
+def test_requests_that_a_router_held_back_count_when_they_ended() -> None:
+    board = Board()
+    rows = tuple(request_row(f"r{n}", "llama", T0 - 200 + n, total_ms=1000.0) for n in range(10))
+    feed(board, T0, "request", *rows, source="router:r1")
+    row = fleet(board, T0 + 1)
+    assert (row.requests_per_s, row.ttft.count) == (0.0, 10)
