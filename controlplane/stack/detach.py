@@ -22,8 +22,18 @@ class Report:
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a terminal waits at the other end."""
+        return self._descriptor is not None
+
     def line(self, text: str) -> None:
         self._send({"line": text})
+
+    def say(self, text: str) -> None:
+        """A line before there is an output of the stack: to this terminal and to the waiting one."""
+        print(f"twinpool: {text}", flush=True)
+        self.line(f"twinpool: {text}")
 
     def ready(self) -> None:
         self._send({"ready": True})

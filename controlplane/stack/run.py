@@ -1,0 +1,191 @@
+"""One run of a stack, from the first process to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from controlplane.stack import health, leftovers, record
+from controlplane.stack.detach import Report
+from controlplane.stack.errors import StackError
+from controlplane.stack.migrate import base_environment, make_roles, prepare_database
+from controlplane.stack.options import Options
+from controlplane.stack.output import Output, last_error
+from controlplane.stack.servers import Servers
+from controlplane.stack.services import Plan, control_plane
+from controlplane.stack.supervisor import StartFailed, Supervisor, ended
+from workers.processes import identity
+
+_PROCESSES_S = 120.0
+"""How long a start waits for processes to answer at all; engines may take longer."""
+
+
+class Stack:
+    """Starts everything in parallel as far as it can, announces it, and stops it in order."""
+
+    def __init__(self, options: Options, plan: Plan, made: Servers, report: Report) -> None:
+        self._options, self._plan, self._servers, self._report = options, plan, made, report
+        self._state = plan.state
+        self._base = base_environment()
+        self._output = Output(self._state.logs, show_logs=options.report_fd is None)
+        self._record = record.Record(
+            pid=os.getpid(),
+            identity=identity(os.getpid()),
+            started_at=time.time(),
+            phase="starting",
+            fleet=options.fleet,
+            console_url=plan.console_url,
+            router_url=f"{plan.router_url}/v1",
+        )
+        self._stopping = asyncio.Event()
+        self._password = ""
+        """Of the first administrator, from its making until it was shown."""
+
+    async def run(self) -> int:
+        """Returns 0 after an orderly stop. Raises StackError when it does not come up."""
+        self._supervisor = Supervisor(self._state.logs, self._output.say, self._write)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._stopping.set)
+        self._output.start()
+        try:
+            problem = await self._serve()
+        finally:
+            await self._stop()
+        if problem:
+            raise StackError(problem)
+        return 0
+
+    async def _serve(self) -> str:
+        """Start all, announce, wait. Returns why it had to give up; empty when it was asked to stop."""
+        starting = asyncio.create_task(self._start())
+        ends = [asyncio.create_task(event.wait()) for event in (self._stopping, self._supervisor.failed)]
+        try:
+            await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                await starting
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except StackError as error:
+            return str(error)
+        finally:
+            for task in (starting, *ends):
+                task.cancel()
+            await asyncio.gather(starting, *ends, return_exceptions=True)
+        failure = self._supervisor.failure
+        return self._start_failure(failure) if failure and not self._stopping.is_set() else ""
+
+    async def _start(self) -> None:
+        started = time.monotonic()
+        supervisor = self._supervisor
+        if self._servers.postgres:
+            self._say("preparing PostgreSQL")
+            await asyncio.to_thread(self._servers.postgres.prepare)
+        if self._servers.valkey:
+            self._servers.valkey.prepare()
+        for name, embedded in (("postgres", self._servers.postgres), ("valkey", self._servers.valkey)):
+            if embedded is None:
+                supervisor.event(name).set()
+        services = [*self._servers.services(self._base), *control_plane(self._plan, self._base)]
+        self._say(f"starting {', '.join(service.name for service in services)}")
+        supervisor.add(services)
+        await supervisor.event("postgres").wait()
+        if self._servers.postgres:
+            await make_roles(self._servers.postgres)
+        self._say("bringing the database to the present schema")
+        self._password = await prepare_database(self._plan, self._base, self._options.fleet)
+        supervisor.event("provisioned").set()
+        await self._processes_ready()
+        self._say(f"all processes answer after {time.monotonic() - started:.0f} s")
+        await self._models_ready()
+        supervisor.event("served").set()
+        self._record = replace(self._record, phase="ready")
+        self._write()
+        self._announce(time.monotonic() - started)
+
+    async def _processes_ready(self) -> None:
+        waiting = Waiting(self._say)
+        while missing := [each.service.name for each in self._supervisor.children if not each.settled]:
+            if waiting.seconds > _PROCESSES_S:
+                log = self._state.logs / f"{missing[0]}.log"
+                raise StackError(f"{missing[0]} does not answer after {_PROCESSES_S:.0f} s: {last_error(log)}; see {log}")
+            waiting.on(missing, self._state.logs)
+            await asyncio.sleep(0.1)
+
+    async def _models_ready(self) -> None:
+        """Wait, however long it takes, until the router can serve every model of the fleet."""
+        missing = [model.name for model in self._plan.scene.models]
+        if missing:
+            self._say(f"waiting for the engines of {', '.join(missing)}")
+        waiting = Waiting(self._say)
+        while missing:
+            port = self._plan.endpoints.router_port
+            pages = [await health.get(self._plan.host, port, f"/readyz?model={name}") for name in missing]
+            missing = [name for name, (status, _) in zip(missing, pages, strict=True) if status != 200]
+            waiting.on([f"the engines of {name}" for name in missing], self._state.logs)
+            await asyncio.sleep(0.2 if missing else 0)
+
+    def _announce(self, took_s: float) -> None:
+        self._say(f"ready after {took_s:.0f} s; stop with Ctrl-C or `manage.py down`")
+        self._say(f"console  {self._plan.console_url}   {self._login()}", secret=True)
+        self._say(f"router   {self._plan.router_url}/v1   (OpenAI API; no key needed on this machine)")
+        self._report.ready()
+
+    def _login(self) -> str:
+        password, self._password = self._password, ""
+        if password:
+            return f"user admin, password {password} (shown only now)"
+        return "user admin, password as set before (`manage.py changepassword admin` sets another)"
+
+    async def _stop(self) -> None:
+        self._record = replace(self._record, phase="stopping")
+        self._write()
+        self._say("stopping")
+        killed = await self._supervisor.stop()
+        left = await asyncio.to_thread(leftovers.kill_engines, self._state)
+        if killed:
+            self._say(f"had to kill {', '.join(killed)}")
+        if left:
+            self._say(f"had to kill {len(left)} engine processes")
+        record.remove(self._state)
+        self._output.stop()
+        if self._password:  # made, but the start failed or was interrupted before it was shown
+            self._say(self._login(), secret=True)
+        self._say("stopped")
+
+    def _write(self) -> None:
+        processes = tuple(child.running() for child in self._supervisor.children)
+        self._record = self._record.with_processes(processes)
+        with contextlib.suppress(OSError):  # a full disk must not end a running stack; the next change writes it again
+            record.write(self._state, self._record)
+
+    def _say(self, text: str, *, secret: bool = False) -> None:
+        """Also to the terminal that waits for a detached stack; then the output is a file, which must not hold a secret."""
+        if not (secret and self._report.is_open):
+            self._output.line(f"twinpool: {text}")
+        self._report.line(f"twinpool: {text}")
+
+    def _start_failure(self, failure: StartFailed) -> str:
+        log = self._state.logs / f"{failure.name}.log"
+        return f"{failure.name} does not start, it {ended(failure.code)}: {last_error(log)}; see {log}"
+
+
+class Waiting:
+    """Says what is waited for, after 10 s and then more and more rarely."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._began, self._next_s = say, time.monotonic(), 10.0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def on(self, missing: Sequence[str], logs: Path) -> None:
+        if missing and self.seconds > self._next_s:
+            self._next_s += max(10.0, self._next_s / 2)
+            self._say(f"after {self.seconds:.0f} s still waiting for {', '.join(missing)}: logs are in {logs}")

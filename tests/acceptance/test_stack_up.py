@@ -1,0 +1,219 @@
+"""`manage.py up` and its companions on an empty fleet: as an operator uses them, with everything real."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from controlplane.stack.services import ROOT
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class Machine:
+    """One state folder and the commands on it."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("TWINPOOL_")}
+        self.password = ""
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "manage.py", *arguments, "--state", str(self.state)]
+
+    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        command = self.command(*arguments)
+        return subprocess.run(
+            command, cwd=ROOT, env=self.env | env, capture_output=True, text=True, timeout=150, check=False
+        )
+
+    def up(self, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.run("up", "--fleet", "none", "--port", "0", "--router-port", "0", "--detach", *more, **env)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.run("status", "--json").stdout)
+        return found
+
+    def pids(self) -> dict[str, int]:
+        return {each["name"]: each["pid"] for each in self.status()["processes"]}
+
+    def left(self) -> list[str]:
+        """Processes that still belong to this state folder."""
+        found = []
+        for process in psutil.process_iter(["pid", "cmdline", "status"]):
+            try:
+                belongs = str(self.state) in " ".join(process.cmdline()) or self.state.as_posix() in str(process.environ())
+            except psutil.Error:
+                continue
+            if belongs and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+                found.append(f"{process.pid} {process.cmdline()}")
+        return found
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    state = Path(tempfile.mkdtemp(prefix="twinpool-up-"))
+    machine = Machine(state)
+    first = machine.up()
+    assert first.returncode == 0, first.stdout + first.stderr
+    found = re.search(r"user admin, password (\S+) \(shown only now\)", first.stdout)
+    assert found, first.stdout
+    machine.password = found[1]
+    yield machine
+    machine.run("down")
+    shutil.rmtree(state, ignore_errors=True)
+
+
+def until_ready(machine: Machine) -> None:
+    deadline = time.monotonic() + 60
+    while any(each["state"] != "ready" for each in machine.status()["processes"]):
+        assert time.monotonic() < deadline, machine.run("status").stdout
+        time.sleep(0.2)
+
+
+def test_the_console_and_the_router_answer_where_status_says(machine: Machine) -> None:
+    status = machine.status()
+    for url in (f"{status['console_url']}/healthz", status["router_url"].removesuffix("/v1") + "/livez"):
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert answer.status == 200
+    assert {each["name"] for each in status["processes"]} == {
+        "up",
+        "postgres",
+        "valkey",
+        "web",
+        "router",
+        "control",
+        "ingest",
+    }
+    assert status["phase"] == "ready"
+
+
+def test_the_admins_password_works_and_is_written_nowhere(machine: Machine) -> None:
+    shown = machine.run("shell", "-c", _LOGIN.format(password=machine.password))
+    assert "logged in admin" in shown.stdout, shown.stderr
+    for file in machine.state.rglob("*"):
+        if file.is_file():
+            assert machine.password.encode() not in file.read_bytes(), file
+
+
+def test_no_secret_is_in_a_command_line(machine: Machine) -> None:
+    stored = json.loads((machine.state / "secrets" / "endpoints.json").read_text())
+    secrets = [value for name, value in stored.items() if name.endswith("_password")]
+    assert len(secrets) == 4
+    lines = [" ".join(psutil.Process(pid).cmdline()) for pid in machine.pids().values()]
+    assert not [line for line in lines if any(secret in line for secret in secrets)]
+    assert (machine.state / "secrets" / "endpoints.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_start_on_the_same_state_is_refused(machine: Machine) -> None:
+    second = machine.up()
+    assert second.returncode == 1
+    assert re.fullmatch(r"twinpool: a stack is running on .*: stop it with `manage.py down`, .*\n", second.stderr)
+
+
+def test_processes_that_are_killed_together_come_back(machine: Machine) -> None:
+    before = machine.pids()
+    killed = set(before) - {"up", "ingest"}
+    for name in killed:
+        os.kill(before[name], signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while any(machine.pids()[name] in (before[name], 0) for name in killed):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    until_ready(machine)
+    after = machine.pids()
+    assert (after["up"], after["ingest"]) == (before["up"], before["ingest"])
+
+
+def test_a_token_names_the_node_and_makes_it_known(machine: Machine) -> None:
+    token = machine.run("join-token", "gpu-1", "--valkey-url", "redis://:x@10.0.0.5:6379/0")
+    assert token.returncode == 0, token.stderr
+    assert len(token.stdout.splitlines()) == 1
+    known = machine.run(
+        "shell", "-c", "from controlplane.fleet.models import Node; print(*Node.objects.values_list('name'))"
+    )
+    assert "('gpu-1',)" in known.stdout
+    assert machine.run("join-token", "../x").stderr.startswith("twinpool: '../x' is no node name")
+
+
+def test_a_killed_supervisor_leaves_a_stack_that_the_next_start_takes_over(machine: Machine) -> None:
+    before = machine.pids()
+    os.kill(before["up"], signal.SIGKILL)
+    status = machine.status()
+    assert status["phase"] == "unsupervised"
+    with urllib.request.urlopen(f"{status['console_url']}/healthz", timeout=10) as answer:
+        assert answer.status == 200
+    again = machine.up()
+    assert again.returncode == 0, again.stderr
+    assert "stopped what the last run left: postgres, valkey, web" in again.stdout
+    assert "password as set before" in again.stdout
+    after = machine.status()
+    assert (after["console_url"], after["router_url"]) == (status["console_url"], status["router_url"])
+    assert not set(before.values()) & {each["pid"] for each in after["processes"]}
+
+
+def test_down_leaves_nothing_behind_and_is_no_error_twice(machine: Machine) -> None:
+    down = machine.run("down")
+    assert (down.returncode, down.stdout) == (0, "twinpool: stopped\n")
+    assert machine.left() == []
+    again = machine.run("down")
+    assert (again.returncode, again.stdout) == (0, f"twinpool: nothing is running on {machine.state}\n")
+    assert machine.run("status").returncode == 3
+
+
+def test_a_taken_port_is_told_with_another_one(machine: Machine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        refused = machine.run("up", "--fleet", "none", "--port", str(port))
+    assert refused.returncode == 1
+    assert re.fullmatch(rf"twinpool: port {port} \(console\) is in use by .*: stop that, .*--port \d+ .*\n", refused.stderr)
+
+
+def test_an_external_server_that_does_not_answer_is_told_without_its_password(machine: Machine) -> None:
+    url = "postgresql://app:s3cret@127.0.0.1:9/twinpool"
+    refused = machine.up(TWINPOOL_DATABASE_URL=url)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("twinpool: the PostgreSQL of TWINPOOL_DATABASE_URL (127.0.0.1:9) does not answer")
+    assert "s3cret" not in refused.stderr + refused.stdout
+
+
+def test_ctrl_c_stops_all_in_order_and_what_was_written_is_still_there(machine: Machine) -> None:
+    command = machine.command("up", "--fleet", "none", "--port", "0", "--router-port", "0")
+    with subprocess.Popen(command, cwd=ROOT, env=machine.env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        shown = []
+        for line in process.stdout:
+            shown.append(line)
+            if "router   http" in line:
+                break
+        assert any(line.startswith("postgres |") for line in shown)
+        assert any("gpu-1" in line for line in [machine.run("shell", "-c", _NODES).stdout])
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    assert process.returncode == 0
+    assert rest.endswith("twinpool: stopped\n")
+    assert "had to kill" not in rest
+    assert machine.left() == []
+
+
+_LOGIN = """
+from django.contrib.auth import authenticate
+from django.test import RequestFactory
+print("logged in", authenticate(RequestFactory().post("/"), username="admin", password={password!r}))
+"""
+_NODES = "from controlplane.fleet.models import Node; print(*Node.objects.values_list('name', flat=True))"
