@@ -70,7 +70,8 @@ def observe_engine(engine: EngineState, world: World) -> EngineState:
         # Only a database restored from a backup can know less than an agent: go on from the agent's number.
         engine = replace(engine, spec_generation=newest)
     if any(fact.spec_generation < engine.spec_generation for fact in present):
-        return engine
+        # They speak of an earlier start; ours has not reached the agent, or got lost with its node.
+        return _become(engine, "starting", "its node is back", world.now) if engine.state == "lost" else engine
     return _heard(engine, _slowest(present), present[0], world.now)
 
 

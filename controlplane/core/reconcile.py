@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 from controlplane.core.drain import drain
+from controlplane.core.lifecycle import SERVING
 from controlplane.core.observe import MAX_FAILURES
 from controlplane.core.placement import Placement, Want, place
 from controlplane.core.plan import Action, Create, Halt, Plan, Release, Restart, Retire, Send, Verb
@@ -87,7 +88,7 @@ def _unwanted(engine: EngineState, world: World, waiting: dict[str, str], drains
         return []
     if engine.state == "failed":
         return [Halt(engine.id, "stopped", "it is not wanted and has failed")]
-    if engine.state != "draining":
+    if engine.state not in SERVING:
         return [Halt(engine.id, "stopping", "it is not wanted and serves nobody")]
     lease_s = next((model.kv_lease_s for model in world.models if model.name == engine.model), DEFAULT_LEASE_S)
     judged = drain(engine, world.reports(engine), world, lease_s)

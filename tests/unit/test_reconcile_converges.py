@@ -108,6 +108,8 @@ class Rig:
                 self.change(engine.id, state=state, state_since=self.now, spec_generation=engine.spec_generation + 1)
             case Halt():
                 engine = self.engines[action.engine]
+                if engine.id in self.running():
+                    assert self.router_listed.get(engine.id) != "ready", "a router could still choose it"
                 self.change(engine.id, state=move(ENGINE, engine.state, action.state), state_since=self.now)
             case Release():
                 engine = self.engines[action.engine]
@@ -145,6 +147,7 @@ class Fleet(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.rig = Rig()
+        self.time_passes(4)
 
     @rule(count=st.integers(1, 12))
     def time_passes(self, count: int) -> None:
@@ -223,4 +226,4 @@ class Fleet(RuleBasedStateMachine):
 
 
 def test_the_fleet_becomes_what_is_desired() -> None:
-    run_state_machine_as_test(Fleet, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(Fleet, settings=settings(max_examples=100, stateful_step_count=20, deadline=None))
