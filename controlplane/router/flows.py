@@ -91,6 +91,7 @@ async def answer_leg(
         x.head_of,
         limits,
         strip_usage=x.generates and not x.body.asked_usage,
+        prompt_details=handoff.prompt_details if handoff is not None else None,
         expects_done=x.generates,
         http10=x.request.http10,
         late_after=handoff.late_after if handoff is not None else float("inf"),
@@ -116,6 +117,8 @@ async def answer_leg(
         if isinstance(outcome, Answer):
             if outcome.status == 200:
                 first_byte()
+                if handoff is not None:
+                    outcome = replace(outcome, body=usage.with_details(outcome.body, handoff.prompt_details))
             x.send(outcome)
         x.note_answer(engine, relay, outcome)
         return None
@@ -225,6 +228,8 @@ class Split:
             x.reason = Reason.NO_KV
         x.kv_bytes = x.need.prompt_tokens * self.route.kv_bytes_per_token if x.reason is not Reason.NO_KV else 0
         handoff = Handoff(engine, params if has_kv else None, ended, self.route.kv_lease_s, x.router.limits)
+        if params is not None:
+            handoff.prompt_details = orjson.dumps(used.details)
         handoff.enter(x.router.ledger, x.id.decode(), x.kv_bytes)
         return handoff
 

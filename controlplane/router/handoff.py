@@ -28,6 +28,8 @@ class Handoff:
         self.prefill_end = prefill_end
         """Monotonic."""
         self.lease_s = lease_s
+        self.prompt_details: bytes | None = None
+        """The prefill's prompt_tokens_details as JSON; None: the decode engine's own are right."""
         self._limits = limits
         self._ledger: Ledger | None = None
         self._entry: Entry | None = None

@@ -53,6 +53,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         limits: Limits,
         *,
         strip_usage: bool,
+        prompt_details: bytes | None,
         expects_done: bool,
         http10: bool,
         late_after: float = math.inf,
@@ -77,7 +78,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self._size = 0
         self._over_early: Fault | Streamed | None = None
         self._last_at = 0.0
-        self.watch = sse.EventWatch(strip_usage, limits.event_bytes)
+        self.watch = sse.EventWatch(strip_usage, limits.event_bytes, prompt_details)
         self.first_at: float | None = None
         """Monotonic."""
         self.gaps_ms: list[float] = []

@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from controlplane.router.usage import with_details
+
 DONE = b"data: [DONE]\n\n"
 _END = b"\n\n"
 _USAGE = (b'"usage":{', b'"usage": {')
@@ -26,15 +28,14 @@ def aborted(payload: bytes) -> bool:
 class EventWatch:
     """Feed it de-framed payload; it returns what to pass on. After `error` is set nothing more may be passed on."""
 
-    __slots__ = ("_limit", "_rest", "_strip_usage", "done", "error", "events", "usage")
+    __slots__ = ("_limit", "_prompt_details", "_rest", "_strip_usage", "done", "error", "usage")
 
-    def __init__(self, strip_usage: bool, event_limit: int) -> None:
+    def __init__(self, strip_usage: bool, event_limit: int, prompt_details: bytes | None = None) -> None:
         self.usage: dict[str, Any] | None = None
         self.done = False
         self.error = False
-        self.events = 0
-        """Reads that held at least one event: roughly one a token."""
         self._strip_usage = strip_usage
+        self._prompt_details = prompt_details
         self._limit = event_limit
         self._rest = b""
 
@@ -51,7 +52,6 @@ class EventWatch:
                 return b""
             self._rest = payload[cut:]
             payload = payload[:cut]
-        self.events += 1
         if (
             _USAGE[0] in payload
             or _ERROR[0] in payload
@@ -84,6 +84,7 @@ class EventWatch:
                 self.usage = usage
                 if self._strip_usage and document.get("choices") == []:
                     continue
+                event = with_details(event, self._prompt_details)
             kept.append(event + _END)
         return b"".join(kept)
 
