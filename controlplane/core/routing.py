@@ -351,9 +351,9 @@ def decode_may_start(prefill_end: float, lease_s: float, now: float) -> bool:
     return now - prefill_end <= lease_s / 2
 
 
-def answer_is_late(prefill_end: float, lease_s: float, now: float) -> bool:
-    """A first byte this late may come from KV that was given away: the prefill engine's expiry counter must be read."""
-    return now - prefill_end > lease_s
+def late_after(prefill_end: float, lease_s: float) -> float:
+    """A first byte later than this may come from KV that was given away: the engine's expiry counter must be read."""
+    return prefill_end + lease_s
 
 
 def kv_was_kept(expired_before: float | None, expired_after: float | None) -> bool:

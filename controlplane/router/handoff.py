@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any
 
@@ -57,7 +58,7 @@ class Handoff:
     @property
     def late_after(self) -> float:
         """Monotonic time from which a first byte must be checked."""
-        return self.prefill_end + self.lease_s if self.kv_params is not None else float("inf")
+        return routing.late_after(self.prefill_end, self.lease_s) if self.kv_params is not None else math.inf
 
     async def kv_kept(self) -> bool:
         """Reads the counter again; False if it grew or one of the readings failed."""

@@ -1,0 +1,302 @@
+"""The router's parts that do no I/O: framing, events, bodies, fields, breaker, ledger, outbox, expiry page."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.core.codec import decode
+from controlplane.core.protocol import Record, RequestRow, RouterRow
+from controlplane.router import bodies, expiry, fields, framing, sse, telemetry, usage
+from controlplane.router.breaker import Breaker
+from controlplane.router.errors import ApiError
+from controlplane.router.ledger import Ledger
+from controlplane.router.limits import Limits
+from controlplane.router.paths import ENDPOINTS, normalise
+from controlplane.router.telemetry import Outbox
+
+LIMITS = Limits()
+
+
+def cut(data: bytes, at: list[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(place % (len(data) + 1) for place in at)})
+    return [data[start:end] for start, end in itertools.pairwise(places)]
+
+
+# --- framing and events ---
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=8), st.lists(st.integers(0, 5000), max_size=12))
+@settings(max_examples=150, deadline=None)
+def test_chunks_come_apart_wherever_the_network_cuts_them(parts: list[bytes], cuts: list[int]) -> None:
+    wire = b"".join(b"%x;e=1\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\nx: y\r\n\r\n"
+    reader = framing.Chunked()
+    got = b"".join(reader.feed(piece) for piece in cut(wire, cuts))
+    assert got == b"".join(parts)
+    assert reader.ended
+
+
+def test_one_read_of_one_chunk_may_be_passed_on_as_it_came() -> None:
+    reader = framing.Chunked()
+    assert (reader.feed(b"3\r\nabc\r\n"), reader.as_it_came) == (b"abc", True)
+    assert (reader.feed(b"3\r\nabc\r\n2\r\n"), reader.as_it_came) == (b"abc", False)
+
+
+@pytest.mark.parametrize(
+    "wire", [b"zz\r\n", b"-1\r\n", b"1_0\r\n", b"\r\n\r\n", b"2\r\nabc\r\n", b"0\r\n\r\nmore", b"1" * 300]
+)
+def test_broken_chunks_are_noticed(wire: bytes) -> None:
+    with pytest.raises(framing.BadFraming):
+        framing.Chunked().feed(wire)
+
+
+EVENTS = (
+    b'data: {"choices":[{"delta":{"content":"a \\"usage\\":{ b"}}]}\n\n'
+    b'data: {"choices":[{"delta":{"content":"\xc3\xa9"},"finish_reason":"stop"}],"usage":null}\n\n'
+)
+USAGE = (
+    b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":7}}}\n\n'
+)
+
+
+@given(st.lists(st.integers(0, 1000), max_size=12), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_events_are_the_same_wherever_they_are_cut(cuts: list[int], strip: bool) -> None:
+    watch = sse.EventWatch(strip, 10_000)
+    out = b"".join(watch.feed(piece) for piece in cut(EVENTS + USAGE + sse.DONE, cuts)) + watch.finish()
+    assert out == EVENTS + (b"" if strip else USAGE) + sse.DONE
+    assert watch.done
+    assert not watch.error
+    assert usage.of_document(watch.usage).prompt == 7
+
+
+def test_the_prefills_details_replace_the_decode_engines() -> None:
+    watch = sse.EventWatch(False, 10_000, b'{"cached_tokens":3}')
+    assert b'"prompt_tokens_details":{"cached_tokens":3}' in watch.feed(USAGE)
+    whole = b'{"choices":[{"text":"\\"usage\\""}],"usage":{"prompt_tokens_details":null,"prompt_tokens":4}}'
+    assert json.loads(usage.with_details(whole, b'{"cached_tokens":3}'))["usage"]["prompt_tokens_details"] == {
+        "cached_tokens": 3
+    }
+    assert usage.with_details(whole, None) == whole
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'data: {"error":{"message":"x"}}\n\n',
+        b'data: {"object":"error"}\n\n',
+        b'data: {"choices":[{"finish_reason":"abort"}]}\n\n',
+    ],
+)
+def test_an_engines_failure_inside_a_stream_is_noticed(event: bytes) -> None:
+    watch = sse.EventWatch(True, 10_000)
+    assert watch.feed(EVENTS + event + sse.DONE) == EVENTS
+    assert watch.error
+    assert not watch.done
+
+
+def test_a_text_about_errors_is_no_error() -> None:
+    watch = sse.EventWatch(True, 10_000)
+    text = orjson.dumps({"choices": [{"delta": {"content": '{"error": {"x": 1}} "finish_reason":"abort"'}}]})
+    assert watch.feed(b"data: %b\n\n" % text)
+    assert not watch.error
+
+
+def test_an_endless_event_is_not_kept() -> None:
+    watch = sse.EventWatch(True, 100)
+    assert watch.feed(b"data: " + b"x" * 200) == b"data: " + b"x" * 200
+    assert watch.finish() == b""
+
+
+# --- bodies and fields ---
+
+
+def parsed(**body: Any) -> bodies.Body:
+    return bodies.parse(orjson.dumps({"model": "m", **body}), LIMITS)
+
+
+def test_new_fields_are_spliced_into_the_clients_bytes() -> None:
+    body = bodies.parse(b' {"model":"m", "stream":true, "x":1.50 }\n', LIMITS)
+    sent = bodies.answer_bytes(body, {"a": 1})
+    assert sent.startswith(b' {"model":"m", "stream":true, "x":1.50 ,')
+    assert json.loads(sent) == {
+        "model": "m", "stream": True, "x": 1.5, "kv_transfer_params": {"a": 1}, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+
+
+def test_the_clients_own_stream_options_are_kept() -> None:
+    body = parsed(stream=True, stream_options={"include_usage": False, "chunk_size": 3})
+    assert json.loads(bodies.answer_bytes(body))["stream_options"] == {"include_usage": True, "chunk_size": 3}
+    assert json.loads(bodies.answer_bytes(parsed(stream=True), ask_usage=False)) == {"model": "m", "stream": True}
+
+
+SAFE: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "bootstrap_host": 1}]}]},
+    {"tools": [{"function": {"parameters": {"properties": {"data_parallel_rank": {}}}}}]},
+    {"messages": [{"tool_calls": [{"function": {"arguments": {"kv_transfer_params": 1}}}]}]},
+    {"response_format": {"json_schema": {"schema": {"kv_transfer_params": {}}}}},
+    {"prompt": "kv_transfer_params"},
+]
+UNSAFE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"kv_transfer_params": 1, "a": 2}, {"a": 2}),
+    ({"vllm_xargs": {"kv_transfer_params": 1, "ec_transfer_params": 1, "k": 0}}, {"vllm_xargs": {"k": 0}}),
+    ({"messages": [{"role": "user", "kv_transfer_params": 1}]}, {"messages": [{"role": "user"}]}),
+    ({"content": {"kv_transfer_params": 1}}, {"content": {}}),
+    ({"schema": [[{"Bootstrap-Room": 1}]]}, {"schema": [[{}]]}),
+    ({"a": {"messages": {"content": {"dp_rank": 1}}}}, {"a": {"messages": {"content": {}}}}),
+]
+
+
+@pytest.mark.parametrize("body", SAFE, ids=str)
+def test_a_clients_own_material_is_left_alone(body: dict[str, Any]) -> None:
+    before = json.dumps(body)
+    assert not fields.strip(body, 100)
+    assert json.dumps(body) == before
+
+
+@pytest.mark.parametrize(("body", "left"), UNSAFE, ids=str)
+def test_unsafe_keys_go_wherever_they_are(body: dict[str, Any], left: dict[str, Any]) -> None:
+    assert fields.needs_walk(json.dumps(body).lower().encode(), 100)
+    assert fields.strip(body, 100)
+    assert body == left
+
+
+@pytest.mark.parametrize("depth", [99, 200])
+def test_depth_is_bounded_everywhere(depth: int) -> None:
+    raw = b'{"model":"m","prompt":' + b"[" * depth + b"]" * depth + b"}"
+    if depth < 100:
+        bodies.parse(raw, LIMITS)
+    else:
+        with pytest.raises(ApiError, match="deep"):
+            bodies.parse(raw, LIMITS)
+
+
+def test_tokens_are_estimated_from_text_and_counted_from_ids() -> None:
+    assert bodies.prompt_tokens({"prompt": "x" * 400}) == 101
+    assert bodies.prompt_tokens({"prompt": [1, 2, 3]}) == 3
+    assert (
+        bodies.prompt_tokens({"messages": [{"content": "x" * 40}, {"content": [{"type": "text", "text": "y" * 40}]}]}) == 22
+    )
+    assert bodies.prompt_tokens({"messages": "odd", "prompt": None}) == 1
+    assert bodies.output_tokens({"max_tokens": 5}, 300) == 5
+    assert bodies.output_tokens({"max_tokens": "5"}, 300) == 300
+
+
+# --- paths ---
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_every_path_is_found_under_any_spelling(path: str) -> None:
+    for spelling in (path, path + "/", "/x/.." + path, path.replace("/", "//"), path + "?a=b", "http://host:1" + path):
+        assert normalise(spelling.encode()) == path
+
+
+@given(st.binary(max_size=60))
+def test_no_target_breaks_the_lookup(target: bytes) -> None:
+    assert normalise(target) is None or normalise(target) in ENDPOINTS
+
+
+# --- breaker ---
+
+
+def test_an_engine_comes_back_by_a_good_probe_only_and_waits_longer_each_time() -> None:
+    breaker = Breaker(Limits(set_aside_s=1, set_aside_max_s=3, soft_faults=3))
+    assert not breaker.fault(False, 0)
+    breaker.success()
+    assert [breaker.fault(False, 0) for _ in range(3)] == [False, False, True]
+    breaker.success()
+    assert breaker.open
+    assert not breaker.probe_due(0.9)
+    times = []
+    now = 1.0
+    for _ in range(4):
+        assert breaker.probe_due(now)
+        breaker.probing = True
+        assert not breaker.probe_due(now)
+        breaker.probed(False, now)
+        times.append(breaker.probe_at - now)
+        now = breaker.probe_at
+    assert times == [2, 3, 3, 3]
+    breaker.probed(True, now)
+    assert not breaker.open
+    assert breaker.fault(True, now)
+
+
+# --- ledger ---
+
+
+def test_a_handoff_ends_by_an_event_and_stranded_kv_with_its_lease() -> None:
+    ledger = Ledger()
+    first = ledger.open("r1", "p", 1, 100, 30, now=0)
+    second = ledger.open("r2", "p", 1, 100, 30, now=0)
+    second.decode = "d"
+    ledger.sweep(1000)
+    assert ledger.open_by_owner() == {("p", 1): 2}
+    ledger.end(first, "pulled", 5)
+    ledger.end(first, "stranded", 6)
+    assert ledger.totals == {"pulled": 1}
+    ledger.end(second, "stranded", 20)
+    ledger.sweep(49)
+    assert len(ledger) == 1
+    ledger.sweep(50)
+    assert len(ledger) == 0
+    assert [entry.how for entry in ledger.ended] == ["pulled", "stranded"]
+
+
+# --- telemetry ---
+
+
+def request_row(number: int) -> RequestRow:
+    return RequestRow(str(number), "m", "monolithic", "monolithic", 200, "ok", 1.0, itl_ms=(1.0, 2.5))
+
+
+def test_rows_are_sent_in_batches_that_decode() -> None:
+    outbox = Outbox("r")
+    outbox.router(RouterRow("r", 1, 2, 3, 4, 5))
+    for number in range(telemetry.BATCH_ROWS + 1):
+        outbox.request(request_row(number))
+    records = []
+    while (message := outbox.next_message()) is not None:
+        assert outbox.next_message() == message
+        records.append(decode(Record, msgpack.unpackb(message)))
+        outbox.confirmed()
+    assert [(record.kind, len(record.rows), record.seq) for record in records] == [
+        ("router", 1, 1), ("request", telemetry.BATCH_ROWS, 2), ("request", 1, 3),
+    ]  # fmt: skip
+    assert decode(RequestRow, records[1].rows[0]) == request_row(0)
+
+
+def test_what_does_not_fit_is_dropped_and_counted() -> None:
+    outbox = Outbox("r")
+    for number in range(telemetry.KEPT_ROWS + 7):
+        outbox.request(request_row(number))
+    assert outbox.dropped == 7
+
+
+# --- usage and expiry ---
+
+
+def test_counts_are_read_from_the_bytes_of_an_answer() -> None:
+    text = b'"text":"usage \\"usage\\":{\\"prompt_tokens\\":9}"'
+    body = b'{"choices":[{%b}],"usage":{"prompt_tokens": 5,"completion_tokens":2}}' % text
+    assert (usage.of_body(body).prompt, usage.of_body(body).output, usage.of_body(body).cached) == (5, 2, None)
+    assert usage.of_body(b"{}") == usage.Usage()
+    assert usage.of_document({"prompt_tokens": -1, "completion_tokens": True}) == usage.Usage()
+
+
+def test_the_expiry_counter_is_read_from_a_real_page() -> None:
+    page = (Path(__file__).parents[1] / "data" / "vllm_metrics_page.txt").read_bytes()
+    assert expiry.parse(page) == 0.0
+    name = b"vllm:nixl_num_kv_expired_reqs_total"
+    assert expiry.parse(b'# TYPE x\n%b{a="}"} 2.0\n%b 1e1\n' % (name, name)) == 12.0
+    assert expiry.parse(b"%b_other 3\n" % name) is None
+    assert expiry.parse(b"%b x\n" % name) is None
+    assert expiry.parse(b"") is None

@@ -1,0 +1,217 @@
+"""Which path and which engine, decided from tables of cases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from controlplane.core import routing
+from controlplane.core.protocol import Canary, EngineRoute, ModelRoute
+from controlplane.core.routing import REASON_DOCS, Load, Path, Rates, Reason, Request
+
+
+@dataclass
+class Engine:
+    route: EngineRoute
+    load: Load = field(default_factory=Load)
+    rates: Rates = field(default_factory=Rates)
+    usable: bool = True
+
+    @property
+    def salt(self) -> int:
+        return hash(self.route.id) & (2**64 - 1)
+
+
+def engine(id: str, role: Any, *, usable: bool = True, **fields: Any) -> Engine:
+    return Engine(EngineRoute(id, "http://x", role, **fields), usable=usable)
+
+
+def request(**fields: Any) -> Request:
+    return Request(**{"prompt_tokens": 1000, "output_tokens": 200, "session": 1, **fields})
+
+
+P, D, M = engine("p", "prefill"), engine("d", "decode"), engine("m", "mixed")
+DOWN_P, DRAINING_P = engine("p", "prefill", usable=False), engine("p", "prefill", state="draining")
+OTHER_P = engine("p", "prefill", compat="other")
+SPLIT: dict[str, Any] = {"mode": "disaggregated"}
+
+PATHS: list[tuple[str, dict[str, Any], list[Engine], dict[str, Any], Path, Reason]] = [
+    ("monolithic", {"mode": "monolithic"}, [M], {}, Path.WHOLE, Reason.MONOLITHIC),
+    ("any role serves a monolithic model", {"mode": "monolithic"}, [D], {}, Path.WHOLE, Reason.MONOLITHIC),
+    ("no engine", {"mode": "monolithic"}, [], {}, Path.NONE, Reason.NO_ENGINE),
+    ("disaggregated", SPLIT, [P, D], {}, Path.DISAGGREGATED, Reason.DISAGGREGATED),
+    ("no prefill", SPLIT, [D], {}, Path.WHOLE, Reason.PREFILL_UNAVAILABLE),
+    ("prefill set aside", SPLIT, [DOWN_P, D], {}, Path.WHOLE, Reason.PREFILL_UNAVAILABLE),
+    ("prefill draining", SPLIT, [DRAINING_P, D], {}, Path.WHOLE, Reason.PREFILL_UNAVAILABLE),
+    ("prefill does not fit", SPLIT, [OTHER_P, D], {}, Path.WHOLE, Reason.PREFILL_UNAVAILABLE),
+    ("no decode", SPLIT, [P], {}, Path.WHOLE, Reason.DECODE_UNAVAILABLE),
+    ("only mixed engines yet", SPLIT, [M], {}, Path.WHOLE, Reason.PREFILL_UNAVAILABLE),
+    ("strict without prefill", {**SPLIT, "strict": True}, [D], {}, Path.NONE, Reason.NO_ENGINE),
+    ("strict with both", {**SPLIT, "strict": True}, [P, D], {}, Path.DISAGGREGATED, Reason.DISAGGREGATED),
+    ("unsplittable", SPLIT, [P, D], {"splittable": False}, Path.WHOLE, Reason.UNSUPPORTED_SPLIT),
+    ("unsplittable, strict", {**SPLIT, "strict": True}, [P, D], {"splittable": False}, Path.WHOLE, Reason.UNSUPPORTED_SPLIT),
+    ("embedding", SPLIT, [P, D], {"generates": False}, Path.WHOLE, Reason.WHOLE_ENDPOINT),
+    ("conditional, long", {"mode": "conditional"}, [P, D], {}, Path.DISAGGREGATED, Reason.CONDITIONAL_REMOTE),
+    ("conditional, short", {"mode": "conditional"}, [P, D], {"prompt_tokens": 9}, Path.WHOLE, Reason.CONDITIONAL_LOCAL),
+    ("conditional without pair", {"mode": "conditional"}, [M], {}, Path.WHOLE, Reason.CONDITIONAL_LOCAL),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "engines", "need", "path", "reason"), [case[1:] for case in PATHS], ids=[c[0] for c in PATHS]
+)
+def test_the_path_follows_mode_and_engines(model: Any, engines: Any, need: Any, path: Path, reason: Reason) -> None:
+    decision = routing.decide_path(ModelRoute("m", **model), engines, request(**need))
+    assert (decision.path, decision.reason) == (path, reason)
+
+
+def test_every_reason_is_documented() -> None:
+    assert set(REASON_DOCS) == set(Reason)
+    assert all(text.endswith(".") for text in REASON_DOCS.values())
+
+
+def test_the_engine_with_the_least_work_is_chosen() -> None:
+    idle, busy = engine("a", "prefill"), engine("b", "prefill")
+    busy.load.reserve(50_000, 0)
+    for session in range(20):
+        assert routing.choose("prefill", [busy, idle, D], request(session=session)).engine is idle
+
+
+def test_a_faster_kind_of_gpu_takes_more_work() -> None:
+    slow, fast = engine("slow", "prefill"), engine("fast", "prefill")
+    slow.rates, fast.rates = Rates(prefill=5_000), Rates(prefill=15_000)
+    taken: Counter[str] = Counter()
+    for session in range(400):
+        chosen = routing.choose("prefill", [slow, fast, D], request(session=session)).engine
+        assert chosen
+        chosen.load.reserve(1000, 0)
+        taken[chosen.route.id] += 1
+    assert 2.7 < taken["fast"] / taken["slow"] < 3.3
+
+
+def test_a_low_weight_ramps_an_engine_in() -> None:
+    new, old = engine("new", "mixed", weight=0.1), engine("old", "mixed")
+    taken: Counter[str] = Counter()
+    for session in range(220):
+        chosen = routing.choose("whole", [new, old], request(session=session)).engine
+        assert chosen
+        chosen.load.reserve(1000, 200)
+        taken[chosen.route.id] += 1
+    assert 8 < taken["old"] / taken["new"] < 12
+
+
+def test_a_full_engine_waits_for_a_place() -> None:
+    full, free = engine("full", "decode", max_num_seqs=2), engine("free", "decode")
+    for _ in range(2):
+        full.load.reserve(0, 50)
+        free.load.reserve(0, 80)
+    assert routing.choose("decode", [full, free], request()).engine is free
+
+
+def test_idle_engines_keep_their_sessions_and_share_them_evenly() -> None:
+    engines = [engine(f"e{number}", "mixed") for number in range(4)]
+    first = {session: routing.choose("whole", engines, request(session=session)).engine for session in range(2000)}
+    again = {session: routing.choose("whole", engines[::-1], request(session=session)).engine for session in range(2000)}
+    assert first == again
+    assert all(400 < count < 600 for count in Counter(each.route.id for each in first.values() if each).values())
+    fewer = {session: routing.choose("whole", engines[:3], request(session=session)).engine for session in range(2000)}
+    moved = [session for session in first if first[session] in engines[:3] and first[session] is not fewer[session]]
+    assert moved == []
+
+
+def test_whole_requests_prefer_mixed_then_decode_then_prefill() -> None:
+    assert routing.choose("whole", [P, D, M], request()).engine is M
+    assert routing.choose("whole", [P, D], request()).engine is D
+    assert routing.choose("whole", [P], request()).engine is P
+
+
+def test_only_engines_that_fit_are_paired() -> None:
+    one, other = engine("one", "prefill", compat="1"), engine("other", "prefill", compat="2")
+    decodes = [engine("d1", "decode", compat="1"), engine("d3", "decode", compat="3")]
+    for session in range(10):
+        chosen = routing.choose("prefill", [one, other, *decodes], request(session=session))
+        assert chosen.engine is one
+        assert routing.choose("decode", decodes, request(session=session), compat="1").engine is decodes[0]
+
+
+def test_a_refusal_says_why_for_each_engine() -> None:
+    engines = [DOWN_P, DRAINING_P, replace(OTHER_P, route=replace(OTHER_P.route, id="o")), D]
+    choice = routing.choose("prefill", engines, request(), exclude={"x"})
+    assert choice.engine is None
+    assert [why for _, why in choice.rejected] == [
+        "set aside after failures", "state is draining", "no usable decode engine is compatible with it", "role is decode",
+    ]  # fmt: skip
+    assert routing.choose("decode", [D], request(), exclude={"d"}).rejected == (("d", "failed this request"),)
+
+
+def test_a_canary_takes_its_share_of_sessions_and_keeps_them() -> None:
+    model = ModelRoute("m", "disaggregated", canary=Canary("new", "monolithic", 0.25))
+    arms = [routing.pick_arm(model, routing.mix(session, 9)) for session in range(4000)]
+    assert arms == [routing.pick_arm(model, routing.mix(session, 9)) for session in range(4000)]
+    assert 900 < arms.count(("new", "monolithic")) < 1100
+    main, new = engine("main", "mixed"), engine("new", "mixed", arm="new")
+    assert routing.choose("whole", [main, new], request(), "new").engine is new
+
+
+def test_what_is_reserved_is_given_back_once() -> None:
+    load = Load()
+    one, two = load.reserve(100, 10), load.reserve(50, 5)
+    one.prefill_done()
+    assert (load.in_flight, load.prefill_tokens, load.decode_tokens) == (2, 50, 15)
+    for _ in range(2):
+        one.release()
+    assert (load.in_flight, load.prefill_tokens, load.decode_tokens) == (1, 50, 5)
+    two.release()
+    assert (load.in_flight, load.prefill_tokens, load.decode_tokens) == (0, 0, 0)
+
+
+def test_rates_follow_what_is_measured() -> None:
+    rates = Rates()
+    rates.saw_prefill(1000, 0.1)
+    assert rates.prefill == pytest.approx(10_000)
+    for _ in range(100):
+        rates.saw_prefill(1000, 0.2)
+    assert rates.prefill == pytest.approx(5000, rel=0.01)
+    rates.saw_prefill(0, 1)
+    rates.saw_prefill(10, 0)
+    assert rates.prefill == pytest.approx(5000, rel=0.01)
+    rates.saw_decode(4000)
+    rates.saw_decode(10)
+    assert 3900 < rates.decode < 4000
+
+
+LEASE: list[tuple[float, bool, bool]] = [
+    (0, True, False),
+    (15, True, False),
+    (15.1, False, False),
+    (30, False, False),
+    (30.1, False, True),
+]
+
+
+@pytest.mark.parametrize(("after_s", "may_start", "late"), LEASE)
+def test_the_lease_has_a_half_for_starting_and_an_end_for_believing(after_s: float, may_start: bool, late: bool) -> None:
+    assert routing.decode_may_start(100, 30, 100 + after_s) is may_start
+    assert (100 + after_s > routing.late_after(100, 30)) is late
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [(3, 3, True), (3, 4, False), (3, 0, False), (None, 3, False), (3, None, False), (None, None, False)],
+)
+def test_kv_is_only_believed_with_two_equal_readings(before: float | None, after: float | None, kept: bool) -> None:
+    assert routing.kv_was_kept(before, after) is kept
+
+
+@pytest.mark.parametrize(
+    ("policy", "strict", "left", "then"),
+    [
+        ("retry", False, 1, "retry"), ("retry", False, 0, "local"), ("retry", True, 1, "retry"), ("retry", True, 0, "fail"),
+        ("local", False, 1, "local"), ("local", True, 1, "fail"), ("fail", False, 1, "fail"),
+    ],
+)  # fmt: skip
+def test_a_lost_prefill_is_handled_as_the_model_wants(policy: Any, strict: bool, left: int, then: str) -> None:
+    assert routing.after_prefill_loss(policy, strict, left) == then
