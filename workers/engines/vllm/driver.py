@@ -44,7 +44,7 @@ class VllmDriver:
         on_cpu = is_cpu(spec, place)
         options = _options(spec, place, args, on_cpu)
         argv = (str(python), "-m", "vllm.entrypoints.openai.api_server", *map(_option, options.items()))
-        env = {**_environment(spec, place, on_cpu), **secrets}
+        env = {**_environment(spec, place, args, on_cpu), **secrets}
         return Launch(argv=argv, env=env, start_timeout_s=START_TIMEOUT_S["cpu" if on_cpu else "gpu"])
 
 
@@ -119,7 +119,7 @@ def _option(item: tuple[str, Value]) -> str:
     return f"--{name}={value}"
 
 
-def _environment(spec: EngineSpec, place: Place, on_cpu: bool) -> dict[str, str]:
+def _environment(spec: EngineSpec, place: Place, args: Mapping[str, Value], on_cpu: bool) -> dict[str, str]:
     env = {
         ENV_ENGINE_KEY: place.engine_key,
         "VLLM_HOST_IP": place.host,
@@ -137,13 +137,13 @@ def _environment(spec: EngineSpec, place: Place, on_cpu: bool) -> dict[str, str]
     if spec.source.startswith("/"):
         env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if on_cpu:
-        env |= _cpu_environment(place)
+        env |= _cpu_environment(place, eager=args.get("enforce_eager", True) is True)
     else:
         env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, place.gpu_indices))}
     return env
 
 
-def _cpu_environment(place: Place) -> dict[str, str]:
+def _cpu_environment(place: Place, *, eager: bool) -> dict[str, str]:
     env = {
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -151,6 +151,10 @@ def _cpu_environment(place: Place) -> dict[str, str]:
         # busy small machine costs seconds per answer.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
+    if eager:
+        # A few functions (logprobs) are compiled even so: seconds for the first such request, and the engine's death on a
+        # machine without a C++ compiler.
+        env["TORCHDYNAMO_DISABLE"] = "1"
     if place.host.startswith("127."):
         env["UCX_NET_DEVICES"] = "lo"  # else UCX listens on every address of the machine
     return env
