@@ -46,6 +46,7 @@ def engine(state: str, **changes: Any) -> EngineState:
         (engine("stopping", wanted=False), told("ready"), "stopping"),
         (engine("stopping", wanted=False), told("stopped"), "stopped"),
         (engine("starting", spec_generation=2), told("failed"), "starting"),
+        (engine("lost", spec_generation=2), told("failed"), "starting"),
         (engine("ready"), None, "stopped"),
         (engine("planned"), None, "planned"),
         (engine("starting"), None, "starting"),

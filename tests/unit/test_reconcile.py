@@ -129,6 +129,13 @@ def test_nothing_is_sent_to_a_silent_node() -> None:
     assert (plan.actions, plan.waiting) == ((), {"e-1": "its node is silent"})
 
 
+def test_a_retired_engine_on_a_silent_node_is_not_halted_unheard() -> None:
+    state = world(replace(ENGINE, wanted=False), nodes=(NodeState("n1", seen_at=1.0),), pools=())
+    plan = reconcile(state)
+    assert plan.actions == ()
+    assert plan.waiting == {"e-1": "draining: its agent has not scraped it yet"}
+
+
 def test_an_engine_that_no_row_knows_is_stopped() -> None:
     (send,) = actions(world(told=fact(id="e-9", spec_generation=4), engine=None, pools=()))
     assert isinstance(send, Send)

@@ -1,0 +1,294 @@
+"""The control loop on real PostgreSQL, Valkey and broker, against fake nodes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from controlplane.control import actions
+from controlplane.control.leases import lease
+from controlplane.control.loop import Loop
+from controlplane.control.seed import new_model, seed
+from controlplane.core import names
+from controlplane.core.codec import encode
+from controlplane.core.fake_node import FakeNode
+from controlplane.core.scenes import SCENES
+from controlplane.core.signing import node_key, seal
+from controlplane.fleet import models, selectors
+from tests.integration.control_kit import FakeFleet, new_loop
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LLAMA, QWEN = "llama-3.1-70b", "qwen3-8b"
+
+
+@pytest.fixture
+def fleet(valkey: redis.Redis, valkey_url: str) -> Iterator[FakeFleet]:
+    fleet = FakeFleet(valkey_url)
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return new_loop()
+
+
+@pytest.fixture
+def demo(fleet: FakeFleet, loop: Loop) -> FakeFleet:
+    """The demo fleet, all engines ready."""
+    seed(SCENES["demo"], "")
+    fleet.run(loop, "ready", lambda: len(fleet.listed(LLAMA)) == 4 and len(fleet.listed(QWEN)) == 4)
+    return fleet
+
+
+def done(operation: models.Operation) -> bool:
+    operation.refresh_from_db()
+    return operation.state == "done"
+
+
+def test_the_demo_fleet_comes_up_and_its_operations_are_done(demo: FakeFleet, loop: Loop) -> None:
+    assert len(demo.listed(LLAMA, "prefill")) == 2
+    assert len(demo.listed(LLAMA, "decode")) == 2
+    assert len(demo.listed(QWEN, "mixed")) == 4
+    assert selectors.spare_gpus().count() == 4
+    assert [engine.label for engine in selectors.live_engines().filter(model__name=LLAMA)] == ["P1", "P2", "D3", "D4"]
+    demo.run(loop, "done", lambda: not selectors.open_operations().exists())
+    assert set(models.Operation.objects.values_list("state", flat=True)) == {"done"}
+    table = demo.table()
+    assert table is not None
+    assert table.stamp == selectors.table_stamp()
+    assert not table.require_key
+    assert table.models[0].engines[0].max_num_seqs == 128
+
+
+def test_a_satisfied_fleet_is_left_alone(demo: FakeFleet, loop: Loop) -> None:
+    demo.run(loop, "done", lambda: not selectors.open_operations().exists())
+    before = (len(demo.received), demo.table())
+    for _ in range(3):
+        demo.turn()
+        loop.run()
+    assert (len(demo.received), demo.table()) == before
+
+
+def test_a_larger_pool_gets_engines_and_a_smaller_one_is_drained(demo: FakeFleet, loop: Loop) -> None:
+    larger = actions.scale_pool("ann", QWEN, "mixed", 6, reason="rush hour")
+    demo.run(loop, "larger", lambda: len(demo.listed(QWEN)) == 6 and done(larger))
+    smaller = actions.scale_pool("ann", QWEN, "mixed", 5)
+    leaving = demo.run(loop, "retired", lambda: models.Engine.objects.filter(wanted=False).first())
+    demo.node_of(leaving.id).work(leaving.id, 1)
+    demo.run(loop, "out of the table", lambda: len(demo.listed(QWEN)) == 5)
+    for _ in range(5):
+        demo.turn()
+        loop.run()
+    assert demo.fact(leaving.id).state == "draining"  # type: ignore[union-attr]
+    assert not done(smaller)
+    demo.node_of(leaving.id).work(leaving.id, 0)
+    demo.run(loop, "stopped", lambda: done(smaller))
+    assert demo.fact(leaving.id).state == "stopped"  # type: ignore[union-attr]
+    demo.run(loop, "free again", lambda: selectors.spare_gpus().count() == 3)
+
+
+def test_an_engine_is_not_stopped_before_every_router_has_let_go(demo: FakeFleet, loop: Loop) -> None:
+    demo.router_follows = False
+    smaller = actions.scale_pool("ann", QWEN, "mixed", 3)
+    demo.run(loop, "out of the table", lambda: len(demo.listed(QWEN)) == 3)
+    step = demo.run(loop, "waiting", lambda: smaller.steps.filter(reason__contains="router r1").first())
+    assert demo.fact(step.engine).state == "draining"  # type: ignore[union-attr]
+    demo.router_follows = True
+    demo.run(loop, "stopped", lambda: done(smaller))
+
+
+def test_roles_are_exchanged_on_a_live_pair(demo: FakeFleet, loop: Loop) -> None:
+    prefill, decode = demo.listed(LLAMA, "prefill")[0], demo.listed(LLAMA, "decode")[0]
+    demo.router_follows = False
+    operation = actions.exchange_roles("ann", LLAMA, prefill, decode)
+    demo.run(loop, "published", lambda: decode in demo.listed(LLAMA, "prefill"))
+    assert not done(operation)
+    demo.router_follows = True
+    demo.run(loop, "acknowledged", lambda: done(operation))
+    assert prefill in demo.listed(LLAMA, "decode")
+    assert demo.nodes["n1"].starts + demo.nodes["n2"].starts == 4, "nothing was restarted"
+
+
+def test_a_crashed_engine_leaves_the_table_and_comes_back(demo: FakeFleet, loop: Loop) -> None:
+    engine = demo.listed(QWEN)[0]
+    demo.node_of(engine).crash(engine)
+    demo.run(loop, "noticed", lambda: engine not in demo.listed(QWEN))
+    demo.run(loop, "back", lambda: engine in demo.listed(QWEN))
+    history = models.Incarnation.objects.filter(engine_id=engine).order_by("number")
+    assert [(each.number, bool(each.ended_at)) for each in history] == [(1, True), (2, False)]
+    assert "killed by signal 9" in history[0].reason
+    row = models.Engine.objects.get(id=engine)
+    assert (row.incarnation, row.spec_generation, row.failures) == (2, 2, 1)
+
+
+def test_a_crash_loop_ends_and_an_operator_can_try_again(demo: FakeFleet, loop: Loop) -> None:
+    engine = demo.listed(QWEN)[0]
+    node = demo.node_of(engine)
+    node.broken = True
+    models.Engine.objects.filter(id=engine).update(failures=3)
+    node.crash(engine)
+    demo.run(loop, "failed", lambda: models.Engine.objects.filter(id=engine, failures=4).exists())
+    models.Engine.objects.filter(id=engine).update(retry_at=None)  # the wait is tested in tests/unit
+    demo.run(loop, "given up", lambda: models.Engine.objects.filter(id=engine, failures=5).exists())
+    row = models.Engine.objects.get(id=engine)
+    assert "given up after 5 failures" in row.reason and "no luck" in row.reason
+    starts = node.starts
+    for _ in range(3):
+        demo.turn()
+        loop.run()
+    assert node.starts == starts
+    node.broken = False
+    operation = actions.retry_engine("ann", engine)
+    demo.run(loop, "back", lambda: engine in demo.listed(QWEN) and done(operation))
+
+
+def test_a_table_that_valkey_lost_is_published_again(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
+    before = demo.table()
+    valkey.delete(names.TABLE_KEY)
+    demo.turn()
+    loop.run()
+    assert demo.table() == before
+
+
+def test_a_forged_table_is_replaced(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
+    before = demo.table()
+    valkey.set(names.TABLE_KEY, seal(b"x" * 32, {"epoch": 99, "generation": 99}))
+    loop.run()
+    assert demo.table() == before
+
+
+def test_a_restored_database_raises_the_epoch(demo: FakeFleet, loop: Loop) -> None:
+    generation = selectors.table_stamp()[1]
+    models.TableState.objects.update(generation=1)
+    demo.run(loop, "newer", lambda: selectors.table_stamp() == (1, 2))
+    table = demo.table()
+    assert table is not None and table.stamp == (1, 2) > (0, generation)
+
+
+def test_everything_in_valkey_can_be_rebuilt(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
+    before = demo.table()
+    actions.scale_pool("ann", QWEN, "mixed", 5)
+    valkey.flushall()
+    demo.run(loop, "larger", lambda: len(demo.listed(QWEN)) == 5)
+    assert before is not None
+    assert demo.nodes["n1"].starts + demo.nodes["n2"].starts == 4, "nothing else was restarted"
+
+
+def test_an_agent_without_its_engines_gets_them_started_again(demo: FakeFleet, loop: Loop) -> None:
+    demo.nodes["n1"].engines.clear()
+    demo.run(loop, "gone", lambda: len(demo.listed(LLAMA)) == 2)
+    demo.run(loop, "back", lambda: len(demo.listed(LLAMA)) == 4)
+
+
+def test_an_engine_that_no_row_knows_is_stopped(demo: FakeFleet, loop: Loop) -> None:
+    node = demo.nodes["n3"]
+    known = next(iter(node.engines.values()))
+    node.engines["e-stranger", 0] = replace(known, id="e-stranger")
+    demo.run(loop, "stopped", lambda: demo.fact("e-stranger").state == "stopped")  # type: ignore[union-attr]
+
+
+def test_a_silent_node_of_three_is_held_in_the_table(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
+    demo.silent = {"n1"}
+    valkey.delete(names.fact_key("agent", "n1"))
+    for _ in range(3):
+        demo.turn()
+        loop.run()
+    assert len(demo.listed(LLAMA)) == 4
+    assert not models.Node.objects.get(name="n1").lost
+
+
+def test_one_silent_node_of_many_is_lost_and_comes_back(fleet: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
+    seed(SCENES["demo"], "")
+    actions.add_node("ann", "n4")
+    fleet.nodes["n4"] = FakeNode("n4", start_s=0)
+    fleet.run(loop, "ready", lambda: len(fleet.listed(LLAMA)) == 4)
+    lost = next(name for name, node in fleet.nodes.items() if any(f.model == LLAMA for f in node.engines.values()))
+    fleet.silent = {lost}
+    valkey.delete(names.fact_key("agent", lost))
+    fleet.run(loop, "lost", lambda: models.Node.objects.get(name=lost).lost)
+    assert len(fleet.listed(LLAMA)) == 2
+    assert models.Engine.objects.filter(state="lost", ranks__node__name=lost).exists()
+    fleet.silent = set()
+    starts = fleet.nodes[lost].starts
+    fleet.run(loop, "back", lambda: len(fleet.listed(LLAMA)) == 4)
+    assert fleet.nodes[lost].starts == starts, "its engines were adopted, not restarted"
+
+
+BAD_FACTS = ["no node", "another key", "another node", "no fact", "unknown state", "a url with a path"]
+
+
+@pytest.mark.parametrize("problem", BAD_FACTS)
+def test_a_bad_fact_is_refused_and_said_so_once(
+    demo: FakeFleet, loop: Loop, valkey: redis.Redis, caplog: pytest.LogCaptureFixture, problem: str
+) -> None:
+    node = demo.nodes["n1"]
+    name, key, document = "n1", node_key(demo.secret, "n1"), encode(node.fact(0.0))
+    demo.silent = {"n1"}
+    if problem == "no node":
+        name = "n9"
+    elif problem == "another key":
+        key = node_key(demo.secret, "n2")
+    elif problem == "another node":
+        document["node"] = "n2"
+    elif problem == "no fact":
+        document = {"node": "n1"}
+    elif problem == "unknown state":
+        document["engines"][0]["state"] = "haunted"
+    else:
+        document["engines"][0]["url"] = "http://10.0.0.1:80/admin"
+    valkey.set(names.fact_key("agent", name), seal(key, document))
+    with caplog.at_level(logging.WARNING, "controlplane.control.facts"):
+        loop.run()
+        loop.run()
+    said = [record.getMessage() for record in caplog.records if "is refused" in record.getMessage()]
+    assert len(said) == 1 and said[0].startswith(f"fact:agent:{name} is refused")
+    assert len(demo.listed(LLAMA)) == 4
+
+
+def test_an_older_fact_is_not_believed_again(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
+    old = valkey.get(names.fact_key("agent", "n1"))
+    demo.turn()
+    loop.run()
+    demo.nodes["n1"].crash(demo.listed(LLAMA)[0])
+    demo.turn()
+    valkey.set(names.fact_key("agent", "n1"), old)  # type: ignore[arg-type]
+    facts = loop.reader.read(valkey, {"n1", "n2", "n3"}, 0.0)
+    assert set(facts.agents) == {"n2", "n3"}
+
+
+def test_a_fact_that_nobody_renews_counts_as_silence(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
+    nodes = {"n1", "n2", "n3"}
+    assert set(loop.reader.read(valkey, nodes, 1e9).agents) == set()
+    demo.turn()
+    assert set(loop.reader.read(valkey, nodes, 1e9).agents) == nodes
+
+
+def test_a_second_loop_does_not_tick_at_the_same_time(demo: FakeFleet, loop: Loop) -> None:
+    with lease("tick", "somebody else", 30.0) as mine:
+        assert mine
+        before = demo.table()
+        models.Model.objects.filter(name=QWEN).update(strict=True)
+        loop.run()
+        assert demo.table() == before
+    loop.run()
+    assert demo.table() != before
+
+
+def test_commands_and_tables_hold_no_secret(demo: FakeFleet) -> None:
+    table = demo.table()
+    assert table is not None
+    text = json.dumps([encode(command) for command in demo.received]) + json.dumps(encode(table))
+    assert demo.secret.hex() not in text
+    assert all(engine.engine_key == "" for model in table.models for engine in model.engines)
+
+
+def test_a_scenes_configs_are_the_models_own(demo: FakeFleet) -> None:
+    assert [new_model(model).name for model in SCENES["demo"].models] == [LLAMA, QWEN]
+    llama = models.Model.objects.get(name=LLAMA)
+    assert llama.kv_bytes_per_token == 327_680
