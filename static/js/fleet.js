@@ -136,7 +136,5 @@ socket.addEventListener("frame", ({ detail: frame }) => {
 // No timer of its own while frames come; when they do not, ages must still count up.
 setInterval(() => Date.now() - painted > 1100 && repaint(), 1000);
 repaint();
-if (heatPanel.dataset.history) {
-  hide(heatPanel, false);
-  (globalThis.requestIdleCallback ?? setTimeout)(startHeat, { timeout: 2000 });
-}
+if (globalThis.requestIdleCallback) requestIdleCallback(startHeat, { timeout: 2000 });
+else setTimeout(startHeat, 200);

@@ -1,5 +1,5 @@
 // GPU × time, hue = role, brightness = work. Loaded after the page is usable; Plotly comes lazily from the wheel's file.
-import { el, hide, text } from "./dom.js";
+import { el, text } from "./dom.js";
 import { byLabel, ROLE } from "./engines.js";
 import { clockSeconds, number } from "./format.js";
 import { HeatData } from "./heatdata.js";
@@ -7,7 +7,7 @@ import { gettext, ngettext } from "./i18n.js";
 
 const RANGES = [
   { span: 900, step: 5, word: gettext("15 min"), cell: gettext("5 s per cell") },
-  { span: 7200, step: 60, word: gettext("2 h"), cell: gettext("1 min per cell") },
+  { span: 7200, step: 50, word: gettext("2 h"), cell: gettext("50 s per cell") },
 ];
 const GROUPS = [
   ["p", "prefill"],
@@ -161,6 +161,7 @@ export function makeHeat(panel, rows, clock) {
   let lib = null;
   let drawnAt = 0;
   let visible = false;
+  let asked = false; // nothing is loaded before the panel is seen
 
   function failed(error) {
     data = null;
@@ -179,13 +180,15 @@ export function makeHeat(panel, rows, clock) {
 
   async function history(wanted) {
     const answer = await fetch(`${panel.dataset.history}?span_s=${wanted.span}&step_s=${wanted.step}`);
+    if (answer.status === 401) throw new Error(gettext("your session has ended"));
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
-    if (answer.redirected) throw new Error(gettext("your session has ended"));
     return answer.json();
   }
 
   async function load() {
     const wanted = range;
+    data = null;
+    asked = true;
     try {
       const [loaded, found] = await Promise.all([history(wanted), plotly(panel.dataset.plotly)]);
       if (wanted !== range) return;
@@ -211,7 +214,7 @@ export function makeHeat(panel, rows, clock) {
     const gpus = labels.reduce((sum, group) => sum + group.gpus.length, 0);
     const parts = [ngettext("%(n)s GPU", "%(n)s GPUs", gpus, { n: number(gpus) }), range.word, range.cell];
     text(meta, parts.join(" · "));
-    plot.title = gettext("Tensor activity for prefill, memory bandwidth for decode, the larger of both for mixed");
+    meta.title = gettext("Busy share: the larger of tensor-core and memory-bandwidth activity. Blank: no role, or no data.");
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", gettext("Busy share of %(n)s GPUs over the last %(range)s", { n: number(gpus), range: range.word }));
     const row = Math.min(ROW_PX[1], Math.max(ROW_PX[0], MOST_PX / Math.max(1, list.length)));
@@ -236,12 +239,12 @@ export function makeHeat(panel, rows, clock) {
   panel.querySelector(".heat-key").prepend(rangeSwitch());
   new IntersectionObserver(([entry]) => {
     visible = entry.isIntersecting;
-    if (visible) draw();
+    if (!visible) return;
+    if (asked) draw();
+    else load();
   }).observe(panel);
   document.addEventListener("visibilitychange", draw);
   addEventListener("themechange", draw);
-  hide(panel, false);
-  load();
 
   return {
     // Called after a frame was applied: takes the samples, and draws at most every few seconds.

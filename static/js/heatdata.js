@@ -3,13 +3,6 @@ import { busy } from "./engines.js";
 
 const LETTER = { prefill: "p", decode: "d", mixed: "m" };
 
-// What brightness shows: tensor activity for prefill, memory bandwidth for decode, the larger of the two for mixed.
-export function work(letter, tensor, dram) {
-  if (letter === "p") return tensor ?? null;
-  if (letter === "d") return dram ?? null;
-  return busy(tensor, dram);
-}
-
 export class HeatData {
   #cells = new Map(); // uuid -> {roles: [letter], shares: [0..1 or null]}
   #sums = new Map(); // uuid -> {step, sum, count} of the newest step
@@ -37,7 +30,7 @@ export class HeatData {
     return { roles: new Array(this.columns).fill(""), shares: new Array(this.columns).fill(null) };
   }
 
-  // history: {start (s), step_s, gpus: [{uuid, roles: [letter], shares: [..]}]}, one value per step.
+  // history: {start (s), step_s, gpus: [{uuid, roles: "ppd…", shares: [..]}]}, one letter and one value per step.
   load(history, now) {
     this.#cells.clear();
     this.#sums.clear();
@@ -78,7 +71,7 @@ export class HeatData {
     if (column < 0 || column >= this.columns) return;
     const letter = LETTER[engine.role] ?? "m";
     engine.gpu_uuids.forEach((uuid, index) => {
-      const share = work(letter, engine.tensor[index], engine.dram[index]);
+      const share = busy(engine.tensor[index], engine.dram[index]);
       if (share === null) return;
       if (!this.#cells.has(uuid)) this.#cells.set(uuid, this.#blank());
       const cells = this.#cells.get(uuid);
