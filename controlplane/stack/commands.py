@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from controlplane.stack.errors import StackError
+from controlplane.stack.errors import StackError, explained
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +34,10 @@ def dispatch(argv: Sequence[str]) -> int:
         print(_HELP, end="")
         return 0
     try:
-        return _COMMANDS.get(name, _django)(arguments if name in _COMMANDS else list(argv))
+        if name not in _COMMANDS:
+            return _django(list(argv))
+        with explained():
+            return _COMMANDS[name](arguments)
     except StackError as error:
         print(f"twinpool: {error}", file=sys.stderr)
         return 1

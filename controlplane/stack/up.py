@@ -11,7 +11,7 @@ from controlplane.core import names
 from controlplane.core.scenes import SCENES
 from controlplane.stack import endpoints, health, leftovers, record, servers
 from controlplane.stack.detach import Report
-from controlplane.stack.errors import StackError
+from controlplane.stack.errors import StackError, explained
 from controlplane.stack.options import CONSOLE_PORT, ROUTER_PORT, Options, settle_port
 from controlplane.stack.run import Stack
 from controlplane.stack.scene_needs import prepare_models
@@ -22,7 +22,8 @@ def run(options: Options) -> int:
     """Start, supervise until told to stop, stop. Returns the exit code. Raises StackError when it cannot start."""
     report = Report(options.report_fd)
     try:
-        return _run(options, report)
+        with explained():
+            return _run(options, report)
     except StackError as error:
         report.failed(str(error))
         raise

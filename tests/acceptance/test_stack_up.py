@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
 
+from controlplane.stack.postgres import EmbeddedPostgres
 from controlplane.stack.services import ROOT
 
 pytestmark = pytest.mark.timeout(240)
@@ -190,6 +192,24 @@ def test_an_external_server_that_does_not_answer_is_told_without_its_password(ma
     assert refused.returncode == 1
     assert refused.stderr.startswith("twinpool: the PostgreSQL of TWINPOOL_DATABASE_URL (127.0.0.1:9) does not answer")
     assert "s3cret" not in refused.stderr + refused.stdout
+
+
+def test_external_servers_are_used_and_left_running(machine: Machine, postgres: EmbeddedPostgres, valkey_url: str) -> None:
+    with psycopg.connect(postgres.urls.admin, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE elsewhere OWNER owner")
+    database, owner = (url.replace("/twinpool", "/elsewhere") for url in (postgres.urls.app, postgres.urls.owner))
+    external = {"TWINPOOL_DATABASE_URL": database, "TWINPOOL_DATABASE_OWNER_URL": owner, "TWINPOOL_VALKEY_URL": valkey_url}
+    other = Machine(Path(tempfile.mkdtemp(prefix="twinpool-up-")))
+    try:
+        up = other.up(**external)
+        assert up.returncode == 0, up.stdout + up.stderr
+        assert set(other.pids()) == {"up", "web", "router", "control", "ingest"}
+        shown = other.run("shell", "-c", "from django.db import connection as c; print('in', c.settings_dict['NAME'])")
+        assert "in elsewhere" in shown.stdout, shown.stderr
+    finally:
+        other.run("down")
+        shutil.rmtree(other.state)
+    assert postgres.is_ready()
 
 
 def test_ctrl_c_stops_all_in_order_and_what_was_written_is_still_there(machine: Machine) -> None:

@@ -11,7 +11,7 @@ from controlplane.core import names
 from controlplane.stack import endpoints, options
 from controlplane.stack.commands import _take_state
 from controlplane.stack.endpoints import External
-from controlplane.stack.errors import StackError
+from controlplane.stack.errors import StackError, explained
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.install_errors import explain
 from controlplane.stack.join import JoinToken, check_node_name
@@ -172,6 +172,13 @@ def test_a_state_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StackError, match="cannot use the state folder"):
         StateFolder(tmp_path / "file" / "state").create()
+
+
+def test_a_full_disk_is_explained_and_a_fault_is_not() -> None:
+    with pytest.raises(StackError, match=r"no space left on device \(/x\): free some space"), explained():
+        raise OSError(28, "No space left on device", "/x")
+    with pytest.raises(FileNotFoundError), explained():
+        raise FileNotFoundError(2, "No such file", "/x")
 
 
 def test_a_state_folder_keeps_its_secrets_private(tmp_path: Path) -> None:
