@@ -114,7 +114,7 @@ class Rates:
         self.prefill_seen = True
 
     def saw_decode(self, tokens_per_s: float) -> None:
-        """One engine's output of the last second. Called once a second for each engine that has work."""
+        """One engine's output lately. Called about twice a second for each engine that has work."""
         self.decode = max(tokens_per_s, self.decode * 0.995, 1.0)
 
 

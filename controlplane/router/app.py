@@ -136,7 +136,14 @@ class Router:
         self.write_error(client, error, id, answers.route(Path.NONE, error.reason), close=True)
 
     def write_error(
-        self, client: ClientConnection, error: ApiError, id: bytes, route: bytes, close: bool, extra: bytes = b""
+        self,
+        client: ClientConnection,
+        error: ApiError,
+        id: bytes,
+        route: bytes,
+        close: bool,
+        extra: bytes = b"",
+        head_only: bool = False,
     ) -> None:
         """An OpenAI-shaped error as a whole answer."""
         body = error.document()
@@ -144,7 +151,8 @@ class Router:
             extra += b"retry-after: %d\r\n" % error.retry_after_s
         if error.status == 401:
             extra += b"www-authenticate: Bearer\r\n"
-        client.write(answers.head(error.status, id, route, answers.JSON, len(body), close or self.stopping, extra) + body)
+        head = answers.head(error.status, id, route, answers.JSON, len(body), close or self.stopping, extra)
+        client.write(head if head_only else head + body)
 
     def spawn(self, work: Any) -> asyncio.Task[None]:
         """A task that is kept alive until it is done."""
@@ -155,7 +163,8 @@ class Router:
 
     def _refuse_request(self, client: ClientConnection, request: ClientRequest, error: ApiError, extra: bytes = b"") -> None:
         id = identity.request_id(request.headers, self.ids_in_use)
-        self.write_error(client, error, id, answers.route(Path.NONE, error.reason), not request.keep_alive, extra)
+        route = answers.route(Path.NONE, error.reason)
+        self.write_error(client, error, id, route, not request.keep_alive, extra, head_only=request.method == "HEAD")
         client.finish()
 
     def _own_answer(self, client: ClientConnection, request: ClientRequest, endpoint: Endpoint) -> None:

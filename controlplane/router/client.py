@@ -13,7 +13,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import httptools
 
@@ -75,7 +75,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, handler: Handler, limits: Limits) -> None:
         self._handler = handler
         self._limits = limits
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._stage = _Stage.IDLE
         self._deadline = math.inf
@@ -199,6 +199,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
         self._deadline = math.inf
+        self._parser = None  # it knows us: without this, memory would wait for the garbage collector
         self._handler.closed(self)
         if self.task is not None:
             self.task.cancel()

@@ -42,7 +42,7 @@ class Engine:
 
     @property
     def usable(self) -> bool:
-        return not self.breaker.open
+        return not (self.breaker.open or self.gone)
 
     def request(self, path: bytes, body: bytes, forwarded: bytes) -> bytes:
         """A POST with our own headers and `forwarded`, ready-made header lines."""

@@ -38,8 +38,8 @@ class Exchange:
         self.generates = generates
         self.arrived_at = time.time()
         self.started = time.monotonic()
-        self.id = identity.request_id(request.headers, router.ids_in_use)
-        self.forwarded = identity.forwarded(request.headers, self.id)
+        self.id = b""
+        self.forwarded = b""
         self.model: Model
         self.body: Body
         self.need: routing.Request
@@ -67,7 +67,9 @@ class Exchange:
         counters = self.router.counters
         counters.in_flight += 1
         counters.requests += 1
+        self.id = identity.request_id(self.request.headers, self.router.ids_in_use)
         self.router.ids_in_use.add(self.id)
+        self.forwarded = identity.forwarded(self.request.headers, self.id)
         close = False
         try:
             self._prepare()
@@ -89,6 +91,7 @@ class Exchange:
             self.router.ids_in_use.discard(self.id)
             counters.in_flight -= 1
             self._record()
+            self.relay = None  # it knows us: without this, memory would wait for the garbage collector
         self.client.finish(close or self.outcome == "cut")
 
     def _prepare(self) -> None:
@@ -102,6 +105,7 @@ class Exchange:
         if self.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise errors.bad_request("Compressed request bodies are not supported.", code="unsupported_encoding")
         self.body = bodies.parse(self.request.body(), self.router.limits)
+        self.request.body_parts.clear()
         model = self.router.directory.models.get(self.body.model)
         if model is None:
             message = f"The model {self.body.model[:200]!r} does not exist."
@@ -118,6 +122,11 @@ class Exchange:
             splittable=self.generates and bodies.splittable(data),
             generates=self.generates,
         )
+
+    def engines(self) -> list[Engine]:
+        """The model's engines as the newest table has them: it may have changed since the request came."""
+        newest = self.router.directory.models.get(self.model_name, self.model)
+        return newest.engines
 
     # --- answers ---
 

@@ -33,7 +33,7 @@ class KvLost:
 
 async def serve(x: Exchange) -> None:
     """Answers the client. Raises ApiError if no engine could, before or after a part of the answer was sent."""
-    decision = routing.decide_path(x.model.route, x.model.engines, x.need)
+    decision = routing.decide_path(x.model.route, x.engines(), x.need)
     x.arm, x.reason = decision.arm, decision.reason
     if decision.path is Path.NONE:
         raise errors.no_engine(x.model_name)
@@ -49,7 +49,7 @@ async def whole(x: Exchange, tried: set[str], last: Fault | None = None) -> None
     body = bodies.answer_bytes(x.body, ask_usage=x.generates)
     retries = 1
     while True:
-        engine = routing.choose("whole", x.model.engines, x.need, x.arm, tried).engine
+        engine = routing.choose("whole", x.engines(), x.need, x.arm, tried).engine
         if engine is None:
             raise error_of(last, x.model_name)
         outcome = await answer_leg(x, engine, body, None, x.need.prompt_tokens)
@@ -162,7 +162,7 @@ class Split:
         """KV ready to be pulled; None if the request was answered without."""
         x = self.x
         while True:
-            engine = routing.choose("prefill", x.model.engines, x.need, x.arm, self.prefill_tried).engine
+            engine = routing.choose("prefill", x.engines(), x.need, x.arm, self.prefill_tried).engine
             if engine is None:
                 await self._without_prefill()
                 return None
@@ -264,9 +264,7 @@ class Split:
 
     def _next_decode(self, handoff: Handoff) -> Engine | None:
         x = self.x
-        return routing.choose(
-            "decode", x.model.engines, x.need, x.arm, self.decode_tried, handoff.engine.route.compat
-        ).engine
+        return routing.choose("decode", x.engines(), x.need, x.arm, self.decode_tried, handoff.engine.route.compat).engine
 
     def _prefill_again(self) -> bool:
         if self.kv_retries == 0:

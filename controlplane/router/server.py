@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import socket
 import time
@@ -102,6 +103,9 @@ class Server:
 def run(options: Options) -> None:
     """Serves until SIGTERM or SIGINT."""
     import uvloop
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection each way for every stream
 
     async def main() -> None:
         stop = asyncio.Event()

@@ -19,6 +19,7 @@ from tests.integration.router_kit import (
     parse_events,
     route_of,
     running,
+    split_model,
     text_of,
     until,
     whole_model,
@@ -267,3 +268,22 @@ async def test_an_engine_that_leaves_the_table_finishes_its_streams(tmp_path: Pa
         assert events[-1] == "[DONE]"
         assert len(old.legs) == len(new.legs) == 1
         await until(lambda: [load.engine for load in kit.router.loads()] == ["e2"], "forgotten")
+
+
+async def test_an_engine_that_left_during_the_prefill_gets_no_decode_leg(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1) as two:
+        two.p1.acts = [act.later(1.0)]
+        request = asyncio.ensure_future(two.kit.post(TEXT))
+        await until(lambda: two.p1.legs)
+        await two.kit.apply(split_model([two.p1], [two.d2]))
+        assert route_of(await request)["decode"] == "d2"
+        assert two.d1.legs == []
+
+
+async def test_two_requests_at_once_under_one_id_are_kept_apart(tmp_path: Path) -> None:
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
+        engine.step_s = 0.02
+        bodies = [{**TEXT, "stream": True}] * 3
+        answers = await asyncio.gather(*(kit.post(body, "/v1/completions", **{"x-request-id": "same"}) for body in bodies))
+        assert len({answer.headers["x-request-id"] for answer in answers}) == 3
+        assert len({leg.headers["x-request-id"] for leg in engine.legs}) == 3

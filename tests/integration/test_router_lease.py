@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine, Leg, words
-from tests.integration.router_kit import QUICK, TEXT, pair, route_of, text_of, until
+from tests.integration.router_kit import QUICK, TEXT, pair, parse_events, route_of, split_model, text_of, until, with_engines
 
 EXPECTED = "".join(words("hello there", 4))
 LEASE_S = 0.3
@@ -34,8 +36,6 @@ async def test_a_late_answer_is_dropped_when_a_lease_has_expired_meanwhile(tmp_p
             await until(lambda: [leg for leg in two.p1.legs if leg.path == "/metrics"], "a first reading")
             two.p1.expired = 1.0
 
-        import asyncio
-
         expiring = asyncio.ensure_future(expire())
         response = await two.kit.post({**TEXT, "stream": stream})
         await expiring
@@ -43,8 +43,6 @@ async def test_a_late_answer_is_dropped_when_a_lease_has_expired_meanwhile(tmp_p
         if not stream:
             assert response.json()["choices"][0]["text"] == EXPECTED
         else:
-            from tests.integration.router_kit import parse_events
-
             assert text_of(parse_events(response.content)) == EXPECTED
         assert len(two.p1.generations()) == 2
         assert two.kit.router.counters.kv_checks == {"dropped": 1}
@@ -78,10 +76,6 @@ async def test_no_decode_starts_after_half_the_lease(tmp_path: Path) -> None:
     limits = replace(QUICK, connect_s=0.6)
     async with pair(tmp_path, prefills=1, kv_lease_s=1.0, limits=limits) as two:
         # A listener that never accepts, so that connecting takes until its time is over.
-        import socket
-
-        from tests.integration.router_kit import split_model, with_engines
-
         with socket.socket() as dead, socket.socket() as filler, socket.socket() as more:
             dead.bind(("127.0.0.1", 0))
             dead.listen(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from tests.integration.router_kit import (
     parse_events,
     route_of,
     running,
+    split_model,
     text_of,
     until,
     whole_model,
+    with_engines,
 )
 
 PATHS = [("/v1/completions", TEXT), ("/v1/chat/completions", CHAT)]
@@ -183,10 +186,6 @@ async def test_conditional_mode_splits_only_long_prompts(tmp_path: Path) -> None
 
 
 async def test_only_compatible_engines_are_paired(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    from tests.integration.router_kit import split_model, with_engines
-
     async with fakes("p1", "p2", "d1", "d2") as (p1, p2, d1, d2):
         route = split_model([p1, p2], [d1, d2])
         route = with_engines(route, lambda engine: replace(engine, compat=engine.id[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from controlplane.core.protocol import KeyEntry
 from tests.integration.router_kit import CHAT, QUICK, TEXT, fakes, pair, route_of, running, whole_model
+from tests.integration.router_raw import exchange
 
 POISON = {"do_remote_prefill": True}
 
@@ -120,8 +122,6 @@ async def test_bad_bodies_are_refused_clearly(tmp_path: Path, raw: bytes, status
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_over_the_limit_is_refused_before_it_is_read(tmp_path: Path, chunked: bool) -> None:
-    from dataclasses import replace
-
     async with (
         fakes("e1") as (engine,),
         running(tmp_path, whole_model(engine), limits=replace(QUICK, body_bytes=10_000)) as kit,
@@ -147,8 +147,6 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read(tmp_path: Path
     ],
 )  # fmt: skip
 async def test_paths_are_a_closed_list_under_one_spelling(tmp_path: Path, path: str, status: int) -> None:
-    from tests.integration.router_raw import exchange
-
     async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
         body = json.dumps(CHAT).encode()
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n".encode()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from controlplane.core.protocol import EngineRoute, ModelRoute
@@ -75,8 +76,6 @@ async def test_text_and_usage_are_those_of_one_engine(
 
 
 async def test_the_openai_client_is_served(kit: Kit) -> None:
-    import openai
-
     async with openai.AsyncOpenAI(base_url=f"{kit.url}/v1", api_key="none-needed") as client:
         assert [model.id for model in (await client.models.list()).data] == [MODEL]
         messages: list[Any] = [{"role": "user", "content": "hello"}]
