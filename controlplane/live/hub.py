@@ -161,6 +161,29 @@ class Hub:
             reader.wake.set()
 
 
+class Brief(logging.Filter):
+    """The channel layer logs a traceback every second while Valkey is away: one line a minute says as much."""
+
+    EVERY_S = 60.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told_at: float | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, UNREACHABLE):
+            return True
+        now = time.monotonic()
+        if self._told_at is not None and now - self._told_at < self.EVERY_S:
+            return False
+        self._told_at = now
+        record.msg, record.args = "announcements cannot be heard, trying on: %s", (type(error).__name__,)
+        record.exc_info = record.exc_text = None
+        return True
+
+
+_brief = Brief()
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 
@@ -169,6 +192,7 @@ def hub() -> Hub:
     loop = asyncio.get_running_loop()
     found = _hubs.get(loop)
     if found is None:
+        logging.getLogger("channels_redis.pubsub").addFilter(_brief)
         found = _hubs[loop] = Hub()
         found.start()
     return found

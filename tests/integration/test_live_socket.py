@@ -53,6 +53,10 @@ class Web:
                 [*command, "--port", str(self.port)], cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log
             )
 
+    @property
+    def said(self) -> str:
+        return (self._folder / "web.log").read_text()
+
     def start_valkey(self) -> None:
         with (self._folder / "valkey.log").open("ab") as log:
             self.valkey.start(log)
@@ -251,6 +255,7 @@ async def test_when_valkey_comes_back_frames_go_on(web: Web) -> None:
             await write(valkey, "fleet", rows(a=3))
             frame = await hear(page)
             assert (frame["kind"], frame["seq"], frame["rows"]) == ("snapshot", 1, rows(a=3))
+    assert "Traceback" not in web.said
 
 
 async def test_a_slow_reader_gets_the_newest_and_no_backlog(valkey_url: str, valkey: redis.Redis, session: Any) -> None:
