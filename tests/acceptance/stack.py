@@ -56,6 +56,12 @@ class Answer:
     done: bool
     error: dict[str, Any] | None = None
 
+    @property
+    def said(self) -> tuple[int, bool, str, dict[str, int]]:
+        """What must not depend on the way: status, a proper end, text, token counts (cached tokens depend on who cached)."""
+        counts = {name: number for name, number in (self.usage or {}).items() if name != "prompt_tokens_details"}
+        return (self.status, self.done, self.text, counts)
+
 
 class Stack:
     """The stack of one state folder. Reads its secrets as the processes do."""
