@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
@@ -37,15 +37,13 @@ class Heat:
 
 
 HEAT = """
-WITH seen AS (
-    SELECT second.node, one.uuid, one.role, greatest(one.tensor, one.dram) AS busy,
-           floor((extract(epoch FROM second.at) - %(start)s) / %(cell_s)s)::int AS cell
-    FROM telemetry_node_second second
-    CROSS JOIN LATERAL unnest(second.gpus, second.roles, second.tensor, second.dram) AS one(uuid, role, tensor, dram)
-    WHERE second.at >= %(since)s AND second.at < %(until)s
+WITH cells AS (
+    SELECT node, gpus, roles, tensor, dram, date_bin(%(cell)s, at, %(since)s) AS cell
+    FROM telemetry_node_second WHERE at >= %(since)s AND at < %(until)s
 )
-SELECT node, uuid, cell, role, count(*) AS samples, avg(busy) AS busy
-FROM seen GROUP BY node, uuid, cell, role ORDER BY node, uuid, cell, samples
+SELECT node, uuid, cell, role, count(*) AS samples, avg(greatest(one.tensor, one.dram)) AS busy
+FROM cells CROSS JOIN LATERAL unnest(gpus, roles, cells.tensor, cells.dram) AS one(uuid, role, tensor, dram)
+GROUP BY node, uuid, cell, role ORDER BY node, uuid, samples
 """
 
 
@@ -59,16 +57,17 @@ def gpu_heat(now: float, span_s: int = HEAT_SPAN_S, cell_s: int = HEAT_CELL_S) -
     start = (int(now // cell_s) - cells + 1) * cell_s
     heat = Heat(cell_s, [start + index * cell_s for index in range(cells)])
     found: dict[tuple[str, str], GpuHeat] = {}
-    values: dict[str, int | datetime] = {
-        "start": start,
-        "cell_s": cell_s,
-        "since": moment(start),
-        "until": moment(start + cells * cell_s),
+    since = moment(start)
+    values: dict[str, timedelta | datetime] = {
+        "cell": timedelta(seconds=cell_s),
+        "since": since,
+        "until": since + timedelta(seconds=cells * cell_s),
     }
     with connection.cursor() as cursor:
         cursor.execute(HEAT, values)
         # Ordered by samples: the role with most of them comes last and stays.
-        for node, uuid, cell, role, _, busy in cursor.fetchall():
+        for node, uuid, at, role, _, busy in cursor.fetchall():
+            cell = int((at - since).total_seconds() // cell_s)
             gpu = found.setdefault((node, uuid), GpuHeat(uuid, node, [None] * cells, [None] * cells))
             gpu.roles[cell], gpu.busy[cell] = ROLES.get(role, ""), busy
     heat.gpus.extend(found.values())
