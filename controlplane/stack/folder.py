@@ -71,9 +71,9 @@ class StateFolder:
             write_private(file, key)
         return file
 
-    def create(self) -> StateFolder:
+    def create(self, *, for_node: bool = False) -> StateFolder:
         """Make what is missing. Others may pass through `path` (PostgreSQL may run as another user), not read it.
-        Raises StackError when the folder cannot be used."""
+        `for_node`: a joining node keeps its own key alone. Raises StackError when the folder cannot be used."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if self.path.stat().st_uid != os.geteuid():
@@ -83,7 +83,8 @@ class StateFolder:
             self.path.chmod(0o711)
             for folder in (self.secrets, self.secrets / "nodes", self.logs, self.run, self.router, *self._work_folders()):
                 folder.mkdir(mode=0o700, exist_ok=True)
-            self._keys()
+            if not for_node:
+                self._keys()
         except OSError as error:
             message = f"cannot use the state folder {self.path}: {error.strerror}; choose another with --state"
             raise StackError(message) from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
-import ipaddress
 import json
 import os
 import re
@@ -24,7 +23,7 @@ from django.db import OperationalError
 
 from controlplane.core import names, signing
 from controlplane.core.codec import WrongShape, decode, encode
-from controlplane.stack import endpoints
+from controlplane.stack import endpoints, health
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder, chosen, read_json, write_private
 from controlplane.stack.services import ROOT
@@ -87,7 +86,7 @@ def print_token(arguments: Sequence[str], root: Path) -> int:
     if not url:
         raise StackError("no Valkey is known yet: start the stack once, or give --valkey-url")
     endpoints.check_broker_url("--valkey-url", url)
-    if _is_loopback(url):
+    if health.is_loopback(urlsplit(url).hostname or ""):
         print("twinpool: this token works on this machine only: start `up` with --join-address IP", file=sys.stderr)
     _make_known(state, read.node)
     key = signing.node_key(state.fleet_key.read_bytes(), read.node).hex()
@@ -107,7 +106,7 @@ def run_agent(arguments: Sequence[str], root: Path) -> int:
     parser.add_argument("--address", default="", help="this node's address for peers (default: the one towards Valkey)")
     parser.add_argument("--label", action="append", default=[], metavar="K=V")
     read = parser.parse_args(arguments)
-    state = chosen(read.state, root).create()
+    state = chosen(read.state, root).create(for_node=True)
     token = _token(state)
     key_file = state.secrets / "node.key"
     write_private(key_file, bytes.fromhex(token.node_key))
@@ -182,11 +181,3 @@ def _join_url(known: endpoints.Endpoints) -> str:
     host = f"[{known.join_address}]" if ":" in known.join_address else known.join_address
     login, _, _ = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=f"{login}@{host}:{parts.port}"))
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -13,7 +13,7 @@ import threading
 import zlib
 from pathlib import Path
 
-_EVERY_S = 0.3
+_EVERY_S, _UNSEEN_EVERY_S = 0.3, 3.0
 _ROTATE_BYTES = 8 << 20
 _KEEP = 3
 _CHUNK_BYTES = 1 << 18
@@ -90,7 +90,7 @@ class Output:
         self._write(f"{self._prefix(name, bold=True)} {text}")
 
     def _follow(self) -> None:
-        while not self._stop.wait(_EVERY_S):
+        while not self._stop.wait(_EVERY_S if self._show else _UNSEEN_EVERY_S):
             self._turn()
 
     def _turn(self) -> None:

@@ -134,6 +134,10 @@ class Stack:
         self._say(f"ready after {took_s:.0f} s; stop with Ctrl-C or `manage.py down`")
         self._say(f"console  {self._plan.console_url}   {self._login()}", secret=True)
         self._say(f"router   {self._plan.router_url}/v1   (OpenAI API; no key needed on this machine)")
+        if not health.is_loopback(self._options.host):
+            self._say(
+                "warning: whoever reaches this machine can use the router without a key; keep its port inside your network"
+            )
         self._report.ready()
 
     def _login(self) -> str:
