@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 from kombu import Connection, Exchange, Queue
@@ -112,3 +116,56 @@ def new_loop() -> Loop:
     loop = Loop()
     loop.link_since = time.time() - 60
     return loop
+
+
+class Gate:
+    """A TCP relay before a server: `shut` cuts all connections and refuses new ones, `open` lets them through again."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname and parts.port
+        self._target = (parts.hostname, parts.port)
+        self._listener: socket.socket | None = None
+        self._live: set[socket.socket] = set()
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self._address = probe.getsockname()
+        self.url = url.replace(f"{parts.hostname}:{parts.port}", f"{self._address[0]}:{self._address[1]}")
+        self.open()
+
+    def open(self) -> None:
+        self._listener = socket.create_server(self._address)
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def shut(self) -> None:
+        assert self._listener
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._listener = None
+        for each in list(self._live):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        if self._listener:
+            self.shut()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._target)
+            self._live |= {near, far}
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(target=self._relay, args=(source, target), daemon=True).start()
+
+    def _relay(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._live.discard(source)
+        source.close()

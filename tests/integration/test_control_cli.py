@@ -51,19 +51,8 @@ def test_a_weak_admin_password_seeds_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_model_is_registered_scaled_and_audited(capsys: pytest.CaptureFixture[str]) -> None:
-    words = (
-        "--source",
-        "org/m",
-        "--config",
-        str(CONFIG),
-        "--mode",
-        "disaggregated",
-        "--arg",
-        "max-model-len=8192",
-        "--tp",
-        "2",
-    )
-    assert typed(capsys, "register_model", "m", *words)["model"] == "m"
+    words = ("--mode", "disaggregated", "--arg", "max-model-len=8192", "--tp", "2")
+    assert typed(capsys, "register_model", *SOURCE, *words)["model"] == "m"
     assert list(models.Pool.objects.values_list("role", "desired_engines", "tensor_parallel")) == [
         ("prefill", 0, 2),
         ("decode", 0, 2),
