@@ -39,7 +39,9 @@ class FleetRow:
     transfer: LatencyMs
     """KV transfer, all pairs, 5 minutes."""
     transfer_bytes_per_s: float | None
+    """Last minute."""
     transfers_failed: int
+    """5 minutes."""
     effective_gpus: float | None
     """Sum of busy shares over the last minute, stale GPUs left out."""
     effective_by_role: dict[str, float]
@@ -48,6 +50,7 @@ class FleetRow:
     gpus_stale: int
     spare_gpus: int
     output_tokens_per_s: float | None
+    """Last minute, prefill engines left out."""
     gaps: int
     """Telemetry records missing in the last 5 minutes."""
     table_generation: int
@@ -67,8 +70,10 @@ class ModelRow:
     tensor_parallel: int
     gpus: int
     requests_per_s: float | None
+    """Last minute."""
     ttft: LatencyMs
     itl: LatencyMs
+    """ttft and itl: last 5 minutes, of streamed answers as routers saw them (where there are none: the engines' own)."""
     slo_ttft_ms: float
     slo_itl_ms: float
     transfer: LatencyMs
@@ -77,7 +82,8 @@ class ModelRow:
     transfer_histogram: list[int]
     """24 log-spaced buckets from 1 ms to 10 s, last 10 minutes."""
     pools: dict[str, dict[str, float | int | None]]
-    """Per role: engines, ready, desired, gpus, tensor, dram (shares), waiting, running."""
+    """Per role: engines, ready, desired, gpus, tensor, dram (shares; mean of the fresh GPUs over the last minute), waiting,
+    running (of engines with fresh samples)."""
 
 
 @dataclass(frozen=True)

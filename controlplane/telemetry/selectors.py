@@ -58,7 +58,7 @@ def gpu_heat(now: float, span_s: int = HEAT_SPAN_S, cell_s: int = HEAT_CELL_S) -
     heat = Heat(cell_s, [start + index * cell_s for index in range(cells)])
     found: dict[tuple[str, str], GpuHeat] = {}
     since = moment(start)
-    values: dict[str, timedelta | datetime] = {
+    values: dict[str, Any] = {
         "cell": timedelta(seconds=cell_s),
         "since": since,
         "until": since + timedelta(seconds=cells * cell_s),
