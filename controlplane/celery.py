@@ -29,7 +29,7 @@ app.conf.update(
     broker_connection_max_retries=None,
     broker_transport_options={"socket_connect_timeout": 3, "socket_keepalive": True, "retry_on_timeout": True},
     worker_prefetch_multiplier=1,
-    worker_cancel_long_running_tasks_on_connection_loss=False,
+    worker_cancel_long_running_tasks_on_connection_loss=True,
     CELERY_DB_REUSE_MAX=100_000,
     timezone="UTC",
 )

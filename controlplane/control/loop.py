@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import redis
 from django.conf import settings
@@ -25,7 +25,7 @@ from controlplane.control.apply import apply
 from controlplane.control.facts import FactReader, Facts
 from controlplane.control.gather import gather, listed_roles
 from controlplane.control.leases import lease
-from controlplane.control.operations import advance_operations
+from controlplane.control.operations import advance_operations, read_open
 from controlplane.control.record import record_engines, record_losses, record_nodes
 from controlplane.core.plan import Plan
 from controlplane.core.reconcile import RESEND_S, reconcile
@@ -75,8 +75,8 @@ class Loop:
 
     def _guarded_tick(self) -> None:
         """A tick that survives PostgreSQL and Valkey going away: it says so once and leaves the rest to the next beat."""
-        close_old_connections()
         try:
+            close_old_connections()
             with lease("tick", self.holder, LEASE_S) as mine:
                 if mine:
                     self.tick()
@@ -95,11 +95,17 @@ class Loop:
         """One whole tick; the caller holds the lease. Returns the last pass's plan."""
         facts = self._read_facts()
         record_nodes(facts)
-        plan = self._passes(facts)
-        world = self._gather(facts)
+        for _ in range(PASSES):
+            operations = read_open()
+            world = record_engines(record_losses(self._gather(facts)))
+            plan = reconcile(world)
+            self.memory.drains = dict(plan.drains)
+            if not apply(plan, self.memory.sent):
+                break
         document = publish.publish(world, self.valkey, self.reader.fleet_secret)
         # Progress is judged against the table just published, not the one this tick began with.
-        advance_operations(self._gather(facts), plan.waiting, listed_roles(document))
+        world = replace(world, stamp=(document["epoch"], document["generation"]))
+        advance_operations(operations, world, plan.waiting, listed_roles(document))
         return plan
 
     def _read_facts(self) -> Facts:
@@ -108,16 +114,6 @@ class Loop:
         if self.link_since is None:
             self.link_since = time.time()
         return facts
-
-    def _passes(self, facts: Facts) -> Plan:
-        plan = Plan()
-        for _ in range(PASSES):
-            world = record_engines(record_losses(self._gather(facts)))
-            plan = reconcile(world)
-            self.memory.drains = dict(plan.drains)
-            if not apply(plan, self.memory.sent):
-                break
-        return plan
 
     def _gather(self, facts: Facts) -> World:
         now = time.time()

@@ -96,9 +96,7 @@ def parse_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
     """config.json as an object. Raises ValueError saying where it is no JSON."""
     if isinstance(config, str):
         if len(config) > MAX_CONFIG_BYTES:
-            raise ValueError(
-                f"model config: longer than {MAX_CONFIG_BYTES} bytes; give the model's config.json alone"
-            )
+            raise ValueError(f"model config: longer than {MAX_CONFIG_BYTES} bytes; give the model's config.json alone")
         try:
             config = json.loads(config, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from django.db import transaction
 from django.utils import timezone
@@ -16,11 +16,18 @@ from controlplane.fleet import models
 log = logging.getLogger(__name__)
 
 
-def advance_operations(world: World, waiting: Mapping[str, str], roles_listed: Mapping[str, str]) -> None:
-    """One tick's progress of every open operation. Raises database errors."""
+def read_open() -> tuple[OperationState, ...]:
+    """Open operations, oldest first. To be read before the world: an operation must never be judged by a world that does
+    not hold its own desired rows yet."""
     rows = models.Operation.objects.exclude(state__in=ENDED).select_related("model").prefetch_related("steps").order_by("id")
-    for row in rows:
-        old = _read(row)
+    return tuple(_read(row) for row in rows)
+
+
+def advance_operations(
+    operations: Iterable[OperationState], world: World, waiting: Mapping[str, str], roles_listed: Mapping[str, str]
+) -> None:
+    """One tick's progress of every open operation. Raises database errors."""
+    for old in operations:
         new = advance(old, world, waiting, roles_listed)
         if new != old:
             _write(old, new)

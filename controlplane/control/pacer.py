@@ -1,13 +1,15 @@
 """What makes the control worker tick: Celery's beat and a listener for announced facts, both as threads of the worker.
 
-Beat runs as a thread (not `-B`'s child process): a child would outlive a killed worker and costs memory. Several workers may
-all do so; the lease lets one tick at a time through.
+Beat runs as a thread unless the worker was given `-B`, whose child process costs memory and would outlive a killed worker
+(`end_with_parent`). Several workers may all have a beat; the lease lets one tick at a time through.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from typing import Any
 
 import redis
@@ -62,6 +64,18 @@ class FactListener(threading.Thread):
 
     def stop(self) -> None:
         self._stop_asked.set()
+
+
+def end_with_parent() -> None:
+    """End this process soon after its parent has, however that ended."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(0)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 class Pacer:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import Any
 
-from celery.signals import worker_ready, worker_shutting_down
+from celery.signals import beat_embedded_init, worker_ready, worker_shutting_down
 
 from controlplane.celery import app
 from controlplane.control.loop import Loop
-from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
+from controlplane.control.pacer import BEAT_SCHEDULE, Pacer, end_with_parent
 
 app.conf.beat_schedule = {**app.conf.beat_schedule, **BEAT_SCHEDULE}
 _pacer = Pacer()
+for _chatty in ("celery.app.trace", "celery.worker.strategy", "celery.beat"):
+    logging.getLogger(_chatty).setLevel(logging.WARNING)  # a tick every second is no news; what it does is logged by itself
 
 
 @cache
@@ -34,3 +37,8 @@ def _start_pacer(sender: Any, **_: Any) -> None:
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _stop_pacer(**_: Any) -> None:
     _pacer.stop()
+
+
+@beat_embedded_init.connect  # type: ignore[untyped-decorator]
+def _beat_ends_with_worker(**_: Any) -> None:
+    end_with_parent()

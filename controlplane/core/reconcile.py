@@ -75,7 +75,8 @@ def _again(engine: EngineState, world: World, waiting: dict[str, str]) -> list[A
         return []
     if engine.retry_at is not None and world.now < engine.retry_at:
         return []
-    return [Restart(engine.id, engine.spec_generation, f"attempt {engine.failures + 1} after: {engine.reason}")]
+    why = engine.reason.partition("; starts again")[0]
+    return [Restart(engine.id, engine.spec_generation, f"attempt {engine.failures + 1} after: {why}")]
 
 
 def _unwanted(engine: EngineState, world: World, waiting: dict[str, str], drains: dict[str, DrainMark]) -> list[Action]:

@@ -1,6 +1,6 @@
-"""One tick in a process of its own that is killed after LINES lines of the control package: `control_tick.py LINES`.
+"""One tick in a process of its own that is killed when it enters a function for the Nth time: `control_tick FUNCTION N`.
 
-Exit code 9: killed; 0: the tick ended before that many lines. Prints how many lines ran.
+Exit code 9: killed; 0: the tick ended without it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,15 @@ django.setup()
 
 from controlplane.control import loop as loop_module  # noqa: E402
 
-ran = 0
-limit = int(sys.argv[1])
+function, countdown = sys.argv[1], int(sys.argv[2])
 
 
-def trace(frame: FrameType, event: str, _: Any) -> Any:
-    global ran
-    if "/controlplane/control/" not in frame.f_code.co_filename:
-        return None
-    if event == "line":
-        ran += 1
-        if ran >= limit:
+def trace(frame: FrameType, event: str, _: Any) -> None:
+    global countdown
+    if "/controlplane/control/" in frame.f_code.co_filename and frame.f_code.co_name == function:
+        countdown -= 1
+        if not countdown:
             os._exit(9)
-    return trace
 
 
 loop_module.LEASE_S = 0.1  # the killed tick's lease must not delay the test
@@ -39,4 +35,3 @@ loop.link_since = time.time() - 60
 sys.settrace(trace)
 loop.run()
 sys.settrace(None)
-print(ran)

@@ -50,11 +50,11 @@ class Worker:
         self.log = log
         self.process = self.start()
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
         env = {**os.environ, names.ENV_DATABASE_URL: self.postgres.url, names.ENV_VALKEY_URL: self.valkey.url}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *WORKER], env=env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                [sys.executable, *WORKER, *options], env=env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
             )
         return self.process
 
@@ -120,9 +120,6 @@ def test_a_worker_survives_kills_and_outages(worker: Worker, fleet: FakeFleet) -
     until("larger after Valkey was away", lambda: all_ready(fleet, 6), 60)
     assert worker.process.poll() is None, "the worker ended"
 
-    pids = [worker.process.pid, *(child.pid for child in psutil.Process(worker.process.pid).children(recursive=True))]
-    worker.kill()
-    assert not [pid for pid in pids[1:] if psutil.pid_exists(pid)], "a child outlived the killed worker"
     starts = sum(node.starts for node in fleet.nodes.values())
     assert starts == 4 + 6 + 1, "an engine was started more often than needed"
 
@@ -133,16 +130,34 @@ def test_a_worker_ends_quickly_when_asked(worker: Worker, fleet: FakeFleet) -> N
     assert worker.process.wait(15) == 0
 
 
-WHOLE_TICK = 4100
-"""Lines of the control package that the first tick of the demo fleet runs, about."""
+def test_beat_as_a_child_does_not_outlive_a_killed_worker(worker: Worker, fleet: FakeFleet, tmp_path: Path) -> None:
+    worker.kill()
+    worker.start("-B", "-s", str(tmp_path / "beat"))
+    until("ready", lambda: all_ready(fleet), 60)
+    children = psutil.Process(worker.process.pid).children(recursive=True)
+    assert children
+    worker.kill()
+    until("gone", lambda: not any(child.is_running() for child in children))
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
-def test_a_tick_killed_at_any_line_heals(fleet: FakeFleet, share: float) -> None:
+BOUNDARIES = {
+    "GPUs of one node recorded": ("_record_gpus", 2),
+    "one engine made, not all": ("_create", 2),
+    "an engine row without its ranks": ("_bind_step", 3),
+    "engines made, none started": ("send", 1),
+    "some starts sent": ("send", 4),
+    "the table in PostgreSQL, not in Valkey": ("_summary", 1),
+    "some operations moved on": ("_write", 3),
+}
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_tick_killed_anywhere_heals(fleet: FakeFleet, boundary: str) -> None:
     """The nodes lack everything, so the tick makes engines, sends starts and publishes a table."""
     seed(SCENES["demo"], "")
     fleet.turn()
-    tick = [sys.executable, "-m", "tests.integration.control_tick", str(int(share * WHOLE_TICK))]
+    function, count = BOUNDARIES[boundary]
+    tick = [sys.executable, "-m", "tests.integration.control_tick", function, str(count)]
     killed = subprocess.run(tick, cwd=ROOT, capture_output=True, text=True)
     assert killed.returncode == 9, killed.stdout + killed.stderr
     loop = new_loop()
