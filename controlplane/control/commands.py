@@ -21,7 +21,6 @@ TASKS = {
     "stop": names.TASK_STOP_ENGINE,
     "drain": names.TASK_DRAIN_ENGINE,
     "undrain": names.TASK_DRAIN_ENGINE,
-    "list_engines": names.TASK_LIST_ENGINES,
     "tail_log": names.TASK_TAIL_LOG,
 }
 STALE_AFTER_S = 30
@@ -48,14 +47,15 @@ def send(step: Send) -> bool:
     return True
 
 
-def ask(node: str, verb: str, engine: str = "", lines: int = 200, timeout_s: float = 5.0) -> Any:
-    """The agent's answer to `list_engines` or `tail_log`. Raises celery.exceptions.TimeoutError if it does not come."""
-    command = Command(node=node, verb=cast(Any, verb), issued_at=time.time(), engine=engine, lines=lines)
+def tail_log(node: str, engine: str, lines: int = 200, timeout_s: float = 5.0) -> dict[str, Any]:
+    """The agent's answer: `lines`, or `error`. Raises celery.exceptions.TimeoutError if it does not come in time."""
+    command = Command(node=node, verb="tail_log", issued_at=time.time(), engine=engine, lines=lines)
     result = _dispatch(command, expires=timeout_s, ignore_result=False)
     try:
-        return result.get(timeout=timeout_s, disable_sync_subtasks=False)
+        answer: dict[str, Any] = result.get(timeout=timeout_s)
     finally:
         result.forget()
+    return answer
 
 
 def _dispatch(command: Command, **options: Any) -> Any:

@@ -1,0 +1,98 @@
+"""The loop against the real agent with simulated engines: started, adopted, read, drained and stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from controlplane.config import config
+from controlplane.control import actions
+from controlplane.control.loop import Loop
+from controlplane.control.newmodel import NewModel, NewPool
+from controlplane.control.seed import CONFIGS
+from controlplane.core.signing import node_key
+from controlplane.fleet import models
+from tests.integration.agent_kit import AgentKit
+from tests.integration.control_kit import FakeFleet, new_loop, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def agent(valkey: redis.Redis, valkey_url: str, tmp_path: Path) -> Iterator[AgentKit]:
+    kit = AgentKit(valkey_url, tmp_path, command=("-m", "workers"))
+    kit.key = node_key(config().fleet_secret(), kit.node)
+    kit.key_file.write_bytes(kit.key)
+    try:
+        yield kit.start()
+    finally:
+        kit.close()
+
+
+@pytest.fixture
+def router(valkey_url: str) -> Iterator[FakeFleet]:
+    """No nodes of its own: only a router that applies tables."""
+    fleet = FakeFleet(valkey_url, names=())
+    yield fleet
+    fleet.close()
+
+
+def test_engines_live_and_die_as_their_rows_say(
+    agent: AgentKit, router: FakeFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = new_loop()
+    actions.add_node("ann", agent.node)
+    model = json.loads((CONFIGS / "qwen3-8b.json").read_text())
+    pools = (NewPool("prefill", 1), NewPool("decode", 1))
+    actions.register_model("ann", NewModel("m", "org/m", model, engine_kind="simulated", mode="disaggregated", pools=pools))
+    router.run(loop, "ready", lambda: len(router.listed("m")) == 2, 60)
+    prefill, decode = router.listed("m", "prefill")[0], router.listed("m", "decode")[0]
+
+    call_command("engine_log", prefill)
+    assert f"{prefill} serves m on 127.0.0.1" in capsys.readouterr().out
+
+    exchanged = actions.exchange_roles("ann", "m", prefill, decode)
+    router.run(loop, "exchanged", lambda: has_ended(exchanged))
+    assert router.listed("m", "decode") == [prefill]
+
+    agent.kill()
+    agent.start()
+    for _ in range(3):
+        turn(router, loop)
+    assert models.Engine.objects.filter(incarnation=1, state="ready").count() == 2, "an engine was not adopted"
+
+    agent.engine_processes(decode)[0].kill()
+    router.run(loop, "noticed", lambda: decode not in router.listed("m"), 60)
+    router.run(loop, "back", lambda: decode in router.listed("m"), 60)
+    assert models.Engine.objects.get(id=decode).incarnation == 2
+
+    smaller = actions.scale_pool("ann", "m", "prefill", 0)
+    router.run(loop, "stopped", lambda: has_ended(smaller), 60)
+    until("gone", lambda: not agent.engine_processes(decode))
+    router.run(loop, "free", lambda: models.Reservation.objects.count() == 1)
+
+    agent.kill()
+    with pytest.raises(CommandError, match="does not answer"):
+        call_command("engine_log", prefill)
+
+
+def turn(router: FakeFleet, loop: Loop) -> None:
+    router.turn()
+    loop.run()
+
+
+def has_ended(operation: models.Operation) -> bool:
+    operation.refresh_from_db()
+    assert operation.state in ("pending", "running", "done"), operation.outcome
+    return operation.state == "done"
+
+
+def test_the_log_of_no_engine_is_refused() -> None:
+    with pytest.raises(CommandError, match="there is no engine 'e-1'"):
+        call_command("engine_log", "e-1")
