@@ -24,6 +24,8 @@ LOAD_EVERY_S = 1.0
 GATHER_S = 0.02
 """Changes that come together are told together."""
 LONGEST_PAUSE_S = 3.0
+LAST_WORD_S = 0.5
+"""An agent that stops waits no longer than this to say how it left its engines."""
 
 
 def matters(engine: EngineFact) -> EngineFact:
@@ -78,6 +80,13 @@ class FactPublisher:
                 self._changed.set()
 
     async def close(self) -> None:
+        """Tells the last state, if Valkey listens right now, and lets go of it."""
+        self._written = None
+        try:
+            async with asyncio.timeout(LAST_WORD_S):
+                await self._publish()
+        except UNREACHABLE as error:
+            log.warning("Valkey cannot be reached, the last state of this node stays untold: %s", describe(error))
         await self._client.aclose()
 
     async def _publish(self) -> None:

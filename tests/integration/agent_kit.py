@@ -59,6 +59,7 @@ class AgentKit:
         self._accelerators = accelerators
         self._options: tuple[str, ...] = ()
         self._valkey = redis.Redis.from_url(url)
+        self._valkey.delete(names.TELEMETRY_STREAM)  # other tests leave hostile records there
         self._celery = Celery("test", broker=url, backend=url)
         self._celery.conf.update(task_ignore_result=True, result_expires=60)
 
