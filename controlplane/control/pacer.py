@@ -1,15 +1,13 @@
 """What makes the control worker tick: Celery's beat and a listener for announced facts, both as threads of the worker.
 
-Beat runs as a thread unless the worker was given `-B`, whose child process costs memory and would outlive a killed worker
-(`end_with_parent`). Several workers may all have a beat; the lease lets one tick at a time through.
+Beat is a thread of the worker and not the child process of `-B`, which costs 50 MB and outlives a killed worker. Several
+workers may all have a beat; the lease lets one tick at a time through.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import time
 from typing import Any
 
 import redis
@@ -66,31 +64,17 @@ class FactListener(threading.Thread):
         self._stop_asked.set()
 
 
-def end_with_parent() -> None:
-    """End this process soon after its parent has, however that ended."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(0)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-
-
 class Pacer:
     """The threads of one worker."""
 
     def __init__(self) -> None:
         self._threads: list[Any] = []
 
-    def start(self, app: Any, own_beat: bool) -> None:
+    def start(self, app: Any) -> None:
         """Start once; called again when the worker has reconnected to its broker."""
         if self._threads:
             return
-        self._threads = [FactListener(app)]
-        if own_beat:
-            self._threads.append(EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler"))
+        self._threads = [FactListener(app), EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")]
         for thread in self._threads:
             thread.start()
 

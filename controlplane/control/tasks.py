@@ -6,11 +6,11 @@ import logging
 from functools import cache
 from typing import Any
 
-from celery.signals import beat_embedded_init, worker_ready, worker_shutting_down
+from celery.signals import worker_ready, worker_shutting_down
 
 from controlplane.celery import app
 from controlplane.control.loop import Loop
-from controlplane.control.pacer import BEAT_SCHEDULE, Pacer, end_with_parent
+from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
 
 app.conf.beat_schedule = {**app.conf.beat_schedule, **BEAT_SCHEDULE}
 _pacer = Pacer()
@@ -30,15 +30,10 @@ def tick() -> None:
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
-def _start_pacer(sender: Any, **_: Any) -> None:
-    _pacer.start(app, own_beat=sender.controller.beat is None)
+def _start_pacer(**_: Any) -> None:
+    _pacer.start(app)
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _stop_pacer(**_: Any) -> None:
     _pacer.stop()
-
-
-@beat_embedded_init.connect  # type: ignore[untyped-decorator]
-def _beat_ends_with_worker(**_: Any) -> None:
-    end_with_parent()

@@ -17,6 +17,7 @@ from controlplane.stack.errors import StackError
 from controlplane.stack.migrate import base_environment, make_roles, prepare_database
 from controlplane.stack.options import Options
 from controlplane.stack.output import Output, last_error
+from controlplane.stack.served import unserved
 from controlplane.stack.servers import Servers
 from controlplane.stack.services import Plan, control_plane
 from controlplane.stack.supervisor import StartFailed, Supervisor, ended
@@ -124,9 +125,7 @@ class Stack:
             self._say(f"waiting for the engines of {', '.join(missing)}")
         waiting = Waiting(self._say)
         while missing:
-            port = self._plan.endpoints.router_port
-            pages = [await health.get(self._plan.host, port, f"/readyz?model={name}") for name in missing]
-            missing = [name for name, (status, _) in zip(missing, pages, strict=True) if status != 200]
+            missing = await unserved(self._plan, missing, self._record.started_at)
             waiting.on([f"the engines of {name}" for name in missing], self._state.logs)
             await asyncio.sleep(0.2 if missing else 0)
 

@@ -96,7 +96,7 @@ def _web(plan: Plan, common: Mapping[str, str]) -> Service:
     argv = _python("-m", "uvicorn", "controlplane.asgi:application", "--host", plan.host, "--port", str(port))
     return Service(
         name="web",
-        argv=(*argv, "--no-access-log", "--timeout-graceful-shutdown", "2"),
+        argv=(*argv, "--no-access-log", "--timeout-graceful-shutdown", "2", "--ws-max-size", "65536"),
         env=django_environment(plan, common),
         check=health.http(plan.host, port, "/healthz"),
         stage=SOURCES,
@@ -122,9 +122,8 @@ def _router(plan: Plan, common: Mapping[str, str]) -> Service:
 
 
 def _control(plan: Plan, common: Mapping[str, str]) -> Service:
-    schedule = str(plan.state.run / "celerybeat")
     worker = ("-m", "celery", "-A", "controlplane.celery", "worker", "-Q", names.CONTROL_QUEUE, "-n", "control@twinpool")
-    lean = ("-P", "threads", "-c", "4", "--without-gossip", "--without-mingle", "-B", "-s", schedule, "-l", "INFO")
+    lean = ("-P", "threads", "-c", "4", "--without-gossip", "--without-mingle", "-l", "INFO")
     return Service(
         name="control",
         argv=_python(*worker, *lean),

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import psutil
 import pytest
 import redis
 
@@ -128,16 +127,6 @@ def test_a_worker_ends_quickly_when_asked(worker: Worker, fleet: FakeFleet) -> N
     until("ready", lambda: all_ready(fleet), 60)
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(15) == 0
-
-
-def test_beat_as_a_child_does_not_outlive_a_killed_worker(worker: Worker, fleet: FakeFleet, tmp_path: Path) -> None:
-    worker.kill()
-    worker.start("-B", "-s", str(tmp_path / "beat"))
-    until("ready", lambda: all_ready(fleet), 60)
-    children = psutil.Process(worker.process.pid).children(recursive=True)
-    assert children
-    worker.kill()
-    until("gone", lambda: not any(child.is_running() for child in children))
 
 
 BOUNDARIES = {
