@@ -28,11 +28,13 @@ def test_every_engine_is_a_row_with_fresh_samples(demo: Stack) -> None:
     assert (fleet["gpus"], fleet["gpus_stale"], fleet["spare_gpus"]) == (24, 0, 4)
 
 
-def test_a_request_shows_in_the_latencies_and_the_kv_transfer(demo: Stack) -> None:
-    before = until(lambda: _rows(demo)["model:llama-3.1-70b"])["transfer"]["count"]
+def test_a_request_becomes_a_row_and_shows_in_latencies_and_kv_transfer(demo: Stack) -> None:
+    stored = "SELECT count(*) FROM telemetry_request WHERE model = 'llama-3.1-70b' AND outcome = 'ok' AND kv_bytes > 0"
+    before = demo.rows(stored)[0][0]
     for number in range(3):
-        demo.ask("completions", {"model": "llama-3.1-70b", "prompt": f"{number} " * 300, "max_tokens": 4})
-    row = until(lambda: (row := _rows(demo)["model:llama-3.1-70b"])["transfer"]["count"] >= before + 3 and row)
+        demo.ask("completions", {"model": "llama-3.1-70b", "prompt": f"{number} " * 300, "max_tokens": 4, "stream": True})
+    until(lambda: demo.rows(stored)[0][0] == before + 3)
+    row = until(lambda: (row := _rows(demo)["model:llama-3.1-70b"])["transfer"]["count"] >= 3 and row)
     assert row["ttft"]["p99"] > 0
     assert row["transfer"]["p99"] > 0
     assert row["transfer_bytes_per_s"] > 0
