@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, OuterRef, Q, Subquery
 
-from controlplane.fleet.models import Engine, Gpu, Model, Node, Operation, Pool, Rank, TableState
+from controlplane.fleet.models import AuditEntry, Engine, Gpu, Model, Node, Operation, Pool, Rank, TableState
 from controlplane.telemetry.rows import OperationRow
 
 QUERIES = 8
@@ -133,8 +133,9 @@ def _engines(gpus: tuple[GpuView, ...]) -> dict[str, EngineView]:
 
 
 def _operations() -> tuple[OperationRow, ...]:
+    subject = AuditEntry.objects.filter(operation=OuterRef("pk")).order_by("pk").values("subject")[:1]
     newest = Operation.objects.select_related("model").annotate(
-        done=Count("steps", filter=Q(steps__state__in=("done", "skipped"))), total=Count("steps")
+        done=Count("steps", filter=Q(steps__state__in=("done", "skipped"))), total=Count("steps"), subject=Subquery(subject)
     )[:OPERATIONS]
     return tuple(
         OperationRow(
@@ -151,6 +152,7 @@ def _operations() -> tuple[OperationRow, ...]:
             finished_at=operation.finished_at.timestamp() if operation.finished_at else None,
             steps_done=operation.done,
             steps_total=operation.total,
+            subject=operation.subject or "",
         )
         for operation in newest
     )

@@ -149,3 +149,5 @@ class OperationRow:
     finished_at: float | None
     steps_done: int
     steps_total: int
+    subject: str = ""
+    """What was changed, as the audit names it: "model:llama-70b", "node:n1"."""

@@ -26,6 +26,7 @@ const STATES = {
 };
 
 const verbOf = (row) => VERBS[row.verb] ?? row.verb;
+const subjectOf = (row) => row.model || row.subject.replace(/^[a-z]+:/, "");
 const stateOf = (row) => STATES[row.state] ?? ["idle", row.state];
 
 function progress(row) {
@@ -48,10 +49,10 @@ function makeEntry() {
       text(when, clock(row.created_at));
       attr(when, "title", utc(row.created_at));
       text(what, verbOf(row));
-      text(whom, row.model);
+      text(whom, subjectOf(row));
       say(state, kind, word);
       text(why, [row.actor, row.reason, row.outcome || progress(row)].filter(Boolean).join(" · "));
-      if (before && before !== row.state) announce(gettext("%(what)s %(model)s: %(state)s", { what: verbOf(row), model: row.model, state: word }));
+      if (before && before !== row.state) announce(gettext("%(what)s %(model)s: %(state)s", { what: verbOf(row), model: subjectOf(row), state: word }));
       before = row.state;
     },
   };

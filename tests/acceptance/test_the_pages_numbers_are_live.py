@@ -28,6 +28,11 @@ def test_every_engine_is_a_row_with_fresh_samples(demo: Stack) -> None:
     assert (fleet["gpus"], fleet["gpus_stale"], fleet["spare_gpus"]) == (24, 0, 4)
 
 
+def test_the_operations_that_made_the_fleet_name_what_they_made(demo: Stack) -> None:
+    made = {(row["verb"], row["subject"]) for row in _rows(demo).values() if row["type"] == "operation"}
+    assert {("add_node", "node:n1"), ("register_model", "model:qwen3-8b")} <= made
+
+
 def test_a_request_becomes_a_row_and_shows_in_latencies_and_kv_transfer(demo: Stack) -> None:
     stored = "SELECT count(*) FROM telemetry_request WHERE model = 'llama-3.1-70b' AND outcome = 'ok' AND kv_bytes > 0"
     before = demo.rows(stored)[0][0]
