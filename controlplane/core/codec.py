@@ -11,10 +11,13 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, Union
 
 T = TypeVar("T")
+
+MAX_DEPTH = 64
+"""Of free-form values inside a document."""
 
 
 class WrongShape(ValueError):
@@ -86,10 +89,27 @@ def _value(hint: Any, value: Any, path: str) -> Any:
             raise WrongShape(path, f"must be one of {', '.join(map(str, typing.get_args(hint)))}, got {value!r:.80}")
         return value
     if hint is Any:
+        _bounded(value, path)
         return value
     if dataclasses.is_dataclass(hint):
         return decode(typing.cast(type, hint), value, path)
     return _scalar(hint, value, path)
+
+
+def _bounded(value: Any, path: str) -> None:
+    """Raises WrongShape for free-form data so deep that walking it (`encode`, JSON) would exhaust the stack."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [each for item in level for each in _items(item)]
+        if not level:
+            return
+    raise WrongShape(path, f"is nested deeper than {MAX_DEPTH} levels")
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def _union(hints: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -108,7 +128,10 @@ def _union(hints: tuple[Any, ...], value: Any, path: str) -> Any:
 
 def _scalar(hint: type, value: Any, path: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise WrongShape(path, "is too large for a number") from None
     if isinstance(value, bool) and hint is not bool:
         raise WrongShape(path, f"expected {hint.__name__}, got a boolean")
     if not isinstance(value, hint):
