@@ -13,8 +13,8 @@ from typing import cast
 from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow
 from controlplane.core.sketches import Sketch
 from controlplane.telemetry.deltas import EngineCounters
-from controlplane.telemetry.fleet_view import FleetView
 from controlplane.telemetry.records import Row, Sample, busy, finished_at, share
+from controlplane.telemetry.view import FleetView
 from controlplane.telemetry.windows import SLICE_S, MinuteMean, Window
 
 STALE_S = 5.0

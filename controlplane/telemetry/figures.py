@@ -11,8 +11,8 @@ from typing import Any
 
 from controlplane.core.sketches import Sketch, merged
 from controlplane.telemetry.board import STALE_S, Board, GpuState
-from controlplane.telemetry.fleet_view import FleetView, GpuView
 from controlplane.telemetry.rows import LatencyMs
+from controlplane.telemetry.view import FleetView, GpuView
 from controlplane.telemetry.windows import Tally, covered_s
 
 MINUTE_S = 60

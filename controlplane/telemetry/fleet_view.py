@@ -1,77 +1,19 @@
-"""The fleet's rows as live topics need them: read in eight queries, whatever the size, and handed on as plain values."""
+"""Reads the fleet's rows as live topics need them (telemetry.view), in eight queries whatever the size."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from django.db.models import Count, F, OuterRef, Q, Subquery
 
 from controlplane.fleet.models import AuditEntry, Engine, Gpu, Model, Node, Operation, Pool, Rank, TableState
 from controlplane.telemetry.rows import OperationRow
+from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
 QUERIES = 8
 OPERATIONS = 20
 GONE = frozenset({"planned", "stopped", "failed"})
 """States in which an engine that nobody wants any more is history and is not shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuView:
-    uuid: str
-    node: str
-    index: int
-    kind: str
-    engine: str
-    """The engine that holds it; empty: spare."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineView:
-    id: str
-    label: str
-    model: str
-    role: str
-    state: str
-    state_since: float
-    reason: str
-    incarnation: int
-    nodes: tuple[str, ...]
-    gpus: tuple[GpuView, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    role: str
-    desired: int
-    tensor_parallel: int
-
-
-@dataclass(frozen=True, slots=True)
-class ModelView:
-    name: str
-    mode: str
-    connector: str
-    slo_ttft_ms: float
-    slo_itl_ms: float
-    pools: tuple[PoolView, ...]
-
-
-@dataclass(frozen=True)
-class FleetView:
-    nodes: Mapping[str, bool] = field(default_factory=dict)
-    """Name -> lost."""
-    gpus: tuple[GpuView, ...] = ()
-    models: tuple[ModelView, ...] = ()
-    engines: Mapping[str, EngineView] = field(default_factory=dict)
-    operations: tuple[OperationRow, ...] = ()
-    table_generation: int = 0
-
-    def role_of(self, engine: str) -> str:
-        """The role of an engine; empty when it is not known."""
-        known = self.engines.get(engine)
-        return known.role if known else ""
 
 
 def read() -> FleetView:

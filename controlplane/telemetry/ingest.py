@@ -17,11 +17,11 @@ from redis.asyncio import Redis
 
 from controlplane.telemetry import live_rows, stream
 from controlplane.telemetry.board import Board
-from controlplane.telemetry.fleet_view import FleetView
-from controlplane.telemetry.handoff import Handoff
+from controlplane.telemetry.buffer import Buffer
 from controlplane.telemetry.intake import Intake, Refusals, Taken, position_time
 from controlplane.telemetry.keeper import Keeper
 from controlplane.telemetry.publish import Publisher
+from controlplane.telemetry.view import FleetView
 from controlplane.telemetry.windows import HORIZON_S
 
 log = logging.getLogger(__name__)
@@ -39,9 +39,9 @@ class Ingest:
     def __init__(self) -> None:
         self._stopped = threading.Event()
         self._stop = asyncio.Event()
-        self._handoff = Handoff()
+        self._buffer = Buffer()
         refusals = Refusals()
-        self._keeper = Keeper(self._handoff, refusals, self._stopped)
+        self._keeper = Keeper(self._buffer, refusals, self._stopped)
         self._board = Board()
         self._intake = Intake(refusals)
         self._clock_offset_s = 0.0
@@ -107,7 +107,7 @@ class Ingest:
         watermark = position_time(position) if entries else self._now() - BLOCK_MS / 1000
         taken = self._intake.take(entries)
         self._apply(taken)
-        self._handoff.put(taken.samples, position, watermark)
+        self._buffer.put(taken.samples, position, watermark)
         if not full:
             self._caught_up.set()
         return position

@@ -15,12 +15,12 @@ from django.db import connection
 
 from controlplane.config import config
 from controlplane.telemetry import fleet_view, stream
-from controlplane.telemetry.fleet_view import FleetView
-from controlplane.telemetry.handoff import Handoff
+from controlplane.telemetry.buffer import Buffer
 from controlplane.telemetry.intake import Intake, Refusals, position_time
 from controlplane.telemetry.partitions import Partitions, keep
 from controlplane.telemetry.rollups import LONGEST_OPEN_S, Rollups
 from controlplane.telemetry.tables import Batch
+from controlplane.telemetry.view import FleetView
 from controlplane.telemetry.writer import FAILED, Writer, last_position
 
 log = logging.getLogger(__name__)
@@ -35,11 +35,11 @@ OVERLAP_S = 2 * LONGEST_OPEN_S
 class Keeper(threading.Thread):
     """`view` is the newest fleet that could be read, None until the first; `seen` is set with it."""
 
-    def __init__(self, handoff: Handoff, refusals: Refusals, stop: threading.Event) -> None:
+    def __init__(self, buffer: Buffer, refusals: Refusals, stop: threading.Event) -> None:
         super().__init__(name="keeper", daemon=True)
         self.view: FleetView | None = None
         self.seen = threading.Event()
-        self._handoff = handoff
+        self._buffer = buffer
         self._stop_event = stop
         self._partitions = Partitions(keep(config()))
         self._writer = Writer(self._partitions)
@@ -75,7 +75,7 @@ class Keeper(threading.Thread):
             self._maintained_at = time.monotonic()
         rollups = self._rollups or self._resume()
         self._write_pending()
-        share = self._handoff.take()
+        share = self._buffer.take()
         if share is None:
             self._catch_up(rollups, view)
             return
@@ -96,7 +96,7 @@ class Keeper(threading.Thread):
             end = position_time(stored)
             self._position, rollups = stream.position_at(end - OVERLAP_S), Rollups(write_from=end - LONGEST_OPEN_S)
         self._intake, self._rollups = Intake(self._refusals), rollups
-        self._handoff.leave()
+        self._buffer.leave()
         return rollups
 
     def _catch_up(self, rollups: Rollups, view: FleetView) -> None:
@@ -105,7 +105,7 @@ class Keeper(threading.Thread):
             while not self._stop_event.is_set():
                 if self._read(valkey, "+", rollups, view) < stream.PAGE:
                     break
-            last = self._handoff.rejoin()
+            last = self._buffer.rejoin()
             while stream.parts(self._position) < stream.parts(last) and self._read(valkey, last, rollups, view):
                 pass
 

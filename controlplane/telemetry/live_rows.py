@@ -26,9 +26,9 @@ from controlplane.telemetry.figures import (
     total,
     worst_model,
 )
-from controlplane.telemetry.fleet_view import EngineView, FleetView, ModelView
 from controlplane.telemetry.rows import EngineLiveRow, FleetRow, ModelRow, NodeLiveRow
 from controlplane.telemetry.topics import FLEET, model_topic
+from controlplane.telemetry.view import EngineView, FleetView, ModelView
 
 TRANSFER_EDGES_MS = log_edges(1.0, 10_000.0, 24)
 SPARKS = ("requests_per_s", "ttft_p99", "itl_p99", "transfer_p99")

@@ -13,9 +13,9 @@ from typing import TypeVar, cast
 from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow
 from controlplane.telemetry.accumulators import EngineTenSeconds, GpuMinute, ModelMinute, NodeSecond, PoolMinute
 from controlplane.telemetry.deltas import EngineCounters
-from controlplane.telemetry.fleet_view import FleetView
 from controlplane.telemetry.records import Row, Sample, finished_at
 from controlplane.telemetry.tables import REQUEST, Batch, moment
+from controlplane.telemetry.view import FleetView
 
 LATE_S = 3.0
 SECOND_S, TEN_SECONDS_S, MINUTE_S = 1, 10, 60

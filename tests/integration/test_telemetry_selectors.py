@@ -14,12 +14,12 @@ from controlplane.config import Config
 from controlplane.core.protocol import GpuRow
 from controlplane.stack.postgres import EmbeddedPostgres
 from controlplane.telemetry import selectors
-from controlplane.telemetry.fleet_view import EngineView, FleetView
 from controlplane.telemetry.partitions import Partitions, keep
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.rollups import Rollups
 from controlplane.telemetry.tables import GPU_MINUTE, NODE_SECOND, REQUEST, Batch, moment
 from controlplane.telemetry.testing import request_row
+from controlplane.telemetry.view import EngineView, FleetView
 from controlplane.telemetry.writer import Writer, last_position
 
 pytestmark = pytest.mark.django_db

@@ -10,10 +10,10 @@ import pytest
 from controlplane.core.protocol import GpuRow, RouterRow
 from controlplane.telemetry import live_rows
 from controlplane.telemetry.board import Board
-from controlplane.telemetry.fleet_view import EngineView, FleetView, GpuView, ModelView, PoolView
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.rows import FleetRow, LatencyMs, ModelRow
 from controlplane.telemetry.testing import engine_row, histogram, request_row
+from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
 T0 = 1_796_018_400.0
 GPUS = tuple(GpuView(f"g{i}", "n1", i, "h100-sxm", engine) for i, engine in enumerate(("e1", "e2", "e3", "")))

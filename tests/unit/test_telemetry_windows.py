@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from controlplane.core.protocol import GpuRow, NodeRow
 from controlplane.core.sketches import Sketch, merged
 from controlplane.telemetry.deltas import NOTHING, EngineCounters
-from controlplane.telemetry.fleet_view import EngineView, FleetView
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.rollups import Rollups
 from controlplane.telemetry.tables import (
@@ -26,6 +25,7 @@ from controlplane.telemetry.tables import (
     Table,
 )
 from controlplane.telemetry.testing import engine_row, histogram, request_row
+from controlplane.telemetry.view import EngineView, FleetView
 from controlplane.telemetry.windows import MinuteMean, Window, covered_s
 
 T0 = 1_796_018_400.0

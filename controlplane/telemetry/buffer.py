@@ -24,7 +24,7 @@ class Share:
     watermark: float = 0.0
 
 
-class Handoff:
+class Buffer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._samples: deque[Sample[Row]] = deque()

@@ -1,0 +1,65 @@
+"""The fleet as live topics and roll-ups need it: plain values. Read by telemetry.fleet_view. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controlplane.telemetry.rows import OperationRow
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    uuid: str
+    node: str
+    index: int
+    kind: str
+    engine: str
+    """The engine that holds it; empty: spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    id: str
+    label: str
+    model: str
+    role: str
+    state: str
+    state_since: float
+    reason: str
+    incarnation: int
+    nodes: tuple[str, ...]
+    gpus: tuple[GpuView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    role: str
+    desired: int
+    tensor_parallel: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    name: str
+    mode: str
+    connector: str
+    slo_ttft_ms: float
+    slo_itl_ms: float
+    pools: tuple[PoolView, ...]
+
+
+@dataclass(frozen=True)
+class FleetView:
+    nodes: Mapping[str, bool] = field(default_factory=dict)
+    """Name -> lost."""
+    gpus: tuple[GpuView, ...] = ()
+    models: tuple[ModelView, ...] = ()
+    engines: Mapping[str, EngineView] = field(default_factory=dict)
+    operations: tuple[OperationRow, ...] = ()
+    table_generation: int = 0
+
+    def role_of(self, engine: str) -> str:
+        """The role of an engine; empty when it is not known."""
+        known = self.engines.get(engine)
+        return known.role if known else ""
