@@ -11,11 +11,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from typing import Any
 
 from channels.db import database_sync_to_async
+from django.conf import settings
 from django.contrib.auth import get_user
-from django.contrib.sessions.backends.base import SessionBase
 from django.db import Error as DatabaseError
 from django.http import HttpRequest
 
@@ -47,7 +48,7 @@ async def live(scope: Event, receive: Receive, send: Send) -> None:
     if not scope["user"].is_authenticated:
         await send({"type": "websocket.close", "code": LOG_IN, "reason": "log in first"})
         return
-    await Socket(hub(), scope["session"], receive, send).run()
+    await Socket(hub(), scope["session"].session_key, receive, send).run()
 
 
 async def nowhere(scope: Event, receive: Receive, send: Send) -> None:
@@ -66,9 +67,9 @@ class Closed(Exception):
 
 
 class Socket:
-    def __init__(self, hub: Hub, session: SessionBase, receive: Receive, send: Send) -> None:
+    def __init__(self, hub: Hub, session_key: str, receive: Receive, send: Send) -> None:
         self._hub = hub
-        self._session = session
+        self._session_key = session_key
         self._receive = receive
         self._send = send
         self._reader = Reader()
@@ -165,14 +166,14 @@ class Socket:
         """A log-out, a changed password or a deactivated user ends the socket within a minute."""
         while True:
             await asyncio.sleep(CHECK_LOGIN_EVERY_S)
-            if not await database_sync_to_async(is_logged_in)(self._session):
+            if not await database_sync_to_async(is_logged_in)(self._session_key):
                 raise Closed(LOG_IN, "log in again")
 
 
-def is_logged_in(session: SessionBase) -> bool:
+def is_logged_in(session_key: str) -> bool:
     """Asked anew of the session store. While PostgreSQL is away nobody is thrown out."""
     request = HttpRequest()
-    request.session = type(session)(session.session_key)
+    request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
     try:
         return bool(get_user(request).is_authenticated)
     except DatabaseError:

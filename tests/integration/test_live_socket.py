@@ -16,16 +16,20 @@ from typing import Any
 
 import pytest
 import redis
+from asgiref.sync import sync_to_async
+from asgiref.testing import ApplicationCommunicator
 from channels_redis.pubsub import RedisPubSubChannelLayer
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.test import Client
 from redis.asyncio import Redis
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from controlplane.asgi import application
 from controlplane.core import names
 from controlplane.live import socket
-from controlplane.live.hub import Hub
+from controlplane.live.hub import Hub, hub
 from controlplane.stack.ports import free_port
 from controlplane.stack.valkey import EmbeddedValkey
 from controlplane.telemetry.publish import WRITE, Publisher
@@ -268,9 +272,9 @@ async def test_a_slow_reader_gets_the_newest_and_no_backlog(valkey_url: str, val
         heard.append(json.loads(event["text"]))
         await may_read.wait()
 
-    hub = Hub()
-    hub.start()
-    client = asyncio.create_task(socket.Socket(hub, session, said.get, send).run())
+    own_hub = Hub()
+    own_hub.start()
+    client = asyncio.create_task(socket.Socket(own_hub, session.session_key, said.get, send).run())
     async with Redis.from_url(valkey_url) as writer:
         publisher = Publisher(writer)
         await publisher.publish({"fleet": rows(a=0)}, time.time())
@@ -278,7 +282,7 @@ async def test_a_slow_reader_gets_the_newest_and_no_backlog(valkey_url: str, val
         await until(lambda: heard)
         for value in range(1, 6):
             await publisher.publish({"fleet": rows(a=value)}, time.time())
-        await until(lambda: newest(hub, "fleet") == 6)
+        await until(lambda: newest(own_hub, "fleet") == 6)
         may_read.set()
         await until(lambda: len(heard) == 2)
         await publisher.publish({"fleet": rows(a=6)}, time.time())
@@ -286,8 +290,8 @@ async def test_a_slow_reader_gets_the_newest_and_no_backlog(valkey_url: str, val
     assert [(frame["seq"], frame["kind"]) for frame in heard] == [(1, "snapshot"), (6, "snapshot"), (7, "rows")]
     await said.put({"type": "websocket.disconnect"})
     await client
-    assert hub.topic("fleet") is None
-    await hub.stop()
+    assert own_hub.topic("fleet") is None
+    await own_hub.stop()
 
 
 @pytest.fixture
@@ -297,12 +301,38 @@ def session(transactional_db: None) -> Any:
     return client.session
 
 
-def test_who_logs_out_loses_the_socket(session: Any) -> None:
-    assert socket.is_logged_in(session)
-    session.flush()
-    assert not socket.is_logged_in(session)
+@asynccontextmanager
+async def page_checked_often(session: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApplicationCommunicator]:
+    """A socket of the whole application in this process, which looks after the log-in all the time."""
+    monkeypatch.setattr(socket, "CHECK_LOGIN_EVERY_S", 0.01)
+    headers = [
+        (b"origin", settings.CSRF_TRUSTED_ORIGINS[0].encode()),
+        (b"cookie", f"sessionid={session.session_key}".encode()),
+    ]
+    page = ApplicationCommunicator(
+        application, {"type": "websocket", "path": "/ws/live", "query_string": b"", "headers": headers}
+    )
+    await page.send_input({"type": "websocket.connect"})
+    assert (await page.receive_output(WITHIN_S))["type"] == "websocket.accept"
+    yield page
+    await page.send_input({"type": "websocket.disconnect"})
+    await page.wait(WITHIN_S)
+    await hub().stop()
 
 
-def test_a_deactivated_user_loses_the_socket(session: Any) -> None:
-    get_user_model().objects.update(is_active=False)
-    assert not socket.is_logged_in(session)
+@pytest.mark.parametrize("end", ["log_out", "deactivate"])
+async def test_who_may_no_longer_log_in_loses_the_socket_and_nobody_else(
+    valkey: redis.Redis, session: Any, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    checks: list[bool] = []
+    check = socket.is_logged_in
+    monkeypatch.setattr(socket, "is_logged_in", lambda key: checks.append(check(key)) or checks[-1])
+    async with page_checked_often(session, monkeypatch) as page:
+        await until(lambda: len(checks) > 2)
+        assert all(checks)
+        if end == "log_out":
+            await sync_to_async(session.flush)()
+        else:
+            await get_user_model().objects.aupdate(is_active=False)
+        closed = await page.receive_output(WITHIN_S)
+    assert (closed["type"], closed["code"]) == ("websocket.close", 4401)
