@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import redis
@@ -53,8 +52,7 @@ class Hub:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        work: list[Coroutine[Any, Any, None]] = [self._listen(), self._poll(), self._read_changed()]
-        self._tasks = [asyncio.create_task(each) for each in work]
+        self._tasks = [asyncio.create_task(for_ever(work)) for work in (self._listen, self._poll, self._read_changed)]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -159,6 +157,20 @@ class Hub:
             topic.frame = Frame(state, before.state if before else None)
         for reader in topic.readers:
             reader.wake.set()
+
+
+async def for_ever(work: Callable[[], Awaitable[None]]) -> None:
+    """Start `work` again whenever it ends by an error nobody foresaw: every page of this process hangs on it. The same error
+    is said once."""
+    said = ""
+    while True:
+        try:
+            await work()
+        except Exception as error:
+            if repr(error) != said:
+                log.exception("live rows: an unforeseen error, going on")
+            said = repr(error)
+            await asyncio.sleep(TICK_S)
 
 
 class Brief(logging.Filter):

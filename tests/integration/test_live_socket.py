@@ -28,8 +28,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from controlplane.asgi import application
 from controlplane.core import names
-from controlplane.live import socket
+from controlplane.live import frames, socket
+from controlplane.live import hub as hub_module
 from controlplane.live.hub import Hub, hub
+from controlplane.live.reader import Reader
 from controlplane.stack.ports import free_port
 from controlplane.stack.valkey import EmbeddedValkey
 from controlplane.telemetry.publish import WRITE, Publisher
@@ -292,6 +294,27 @@ async def test_a_slow_reader_gets_the_newest_and_no_backlog(valkey_url: str, val
     await client
     assert own_hub.topic("fleet") is None
     await own_hub.stop()
+
+
+async def test_an_error_that_nobody_foresaw_freezes_no_page(
+    valkey_url: str, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = iter([RuntimeError("unforeseen"), RuntimeError("unforeseen")])
+
+    def read(topic: str, raw: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return frames.read(topic, raw)
+
+    monkeypatch.setattr(hub_module, "read", read)
+    own_hub = Hub()
+    own_hub.start()
+    async with Redis.from_url(valkey_url) as writer:
+        await write(writer, "fleet", rows(a=1))
+        own_hub.follow(Reader(), ["fleet"])
+        await until(lambda: newest(own_hub, "fleet") == 1)
+    await own_hub.stop()
+    assert [record.message for record in caplog.records] == ["live rows: an unforeseen error, going on"]
 
 
 @pytest.fixture
