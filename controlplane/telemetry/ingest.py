@@ -48,12 +48,12 @@ class Ingest:
         self._caught_up = asyncio.Event()
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT."""
+        """Until SIGTERM or SIGINT. Raises what no loop foresaw: the process must end then, not publish old news for ever."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         self._keeper.start()
-        tasks = [asyncio.create_task(work) for work in (self._follow(), self._publish(), self._report())]
+        tasks = [asyncio.create_task(work) for work in (self._follow(), self._publish(), self._report(), self._watch())]
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -65,6 +65,11 @@ class Ingest:
                 task.cancel()
             await asyncio.gather(stopping, *tasks, return_exceptions=True)
             await asyncio.to_thread(self._keeper.join, 5.0)
+
+    async def _watch(self) -> None:
+        while self._keeper.is_alive():
+            await asyncio.sleep(PUBLISH_EVERY_S)
+        raise RuntimeError("the thread that stores telemetry has died (its error is above)")
 
     def _now(self) -> float:
         """Unix seconds on the telemetry server's clock, the one that dates all samples."""

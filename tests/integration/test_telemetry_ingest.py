@@ -310,3 +310,22 @@ def test_the_fleet_is_read_in_a_fixed_number_of_queries(fleet: dict[str, Any], d
         view = fleet_view.read()
     assert [engine.label for engine in view.engines.values()] == ["P1", "D2"]
     assert view.role_of("e-prefill") == "prefill"
+
+
+def test_an_error_nobody_foresaw_in_the_storing_thread_ends_the_process(
+    transactional_db: None, valkey: redis.Redis, tmp_path: Path
+) -> None:
+    broken = """
+import django; django.setup()
+from controlplane.telemetry import fleet_view
+from django.core.management import execute_from_command_line
+reads = iter([fleet_view.read])
+fleet_view.read = lambda: next(reads, lambda: 1 / 0)()
+execute_from_command_line(["manage.py", "ingest"])
+"""
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+    command = [sys.executable, "-c", broken]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=WITHIN_S)
+    assert ended.returncode not in (0, -signal.SIGTERM)
+    assert b"ZeroDivisionError" in ended.stderr
+    assert b"the thread that stores telemetry has died" in ended.stderr
