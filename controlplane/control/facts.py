@@ -48,29 +48,43 @@ class FactReader:
 
     def read(self, valkey: redis.Redis, nodes: set[str], now: float) -> Facts:
         """All believed facts. `now`: any clock that only rises. Raises redis.RedisError."""
-        keys = sorted(key.decode() for key in valkey.scan_iter(match=names.fact_key("*", "*"), count=1000))
-        values = valkey.mget(keys) if keys else []
         agents: dict[str, AgentFact] = {}
         routers: list[RouterFact] = []
+        keys = self._keys(valkey, nodes)
+        values = valkey.mget(keys) if keys else []
         for key, value in zip(keys, values, strict=True):
             if not isinstance(value, bytes):
                 continue
             kind, _, name = key.removeprefix("fact:").partition(":")
             try:
                 if kind == "agent":
-                    agents[name] = self._agent(key, name, value, nodes, now)
-                elif kind == "router":
+                    agents[name] = self._agent(key, name, value, now)
+                else:
                     routers.append(self._router(key, name, value, now))
             except (BadSignature, WrongShape, _Refused) as error:
                 self._say(key, str(error))
             else:
                 self._said.pop(key, None)
-        self._forget(set(keys))
         return Facts(agents, tuple(routers))
 
-    def _agent(self, key: str, name: str, value: bytes, nodes: set[str], now: float) -> AgentFact:
-        if name not in nodes:
-            raise _Refused("no such node: add it first (manage.py add_node)")
+    def _keys(self, valkey: redis.Redis, nodes: set[str]) -> list[str]:
+        """The keys worth reading: of the known nodes and of whatever routers there are. Others are said, never read."""
+        present: set[str] = set()
+        believed: list[str] = []
+        for raw in valkey.scan_iter(match=names.fact_key("*", "*"), count=1000):
+            key = raw.decode(errors="backslashreplace")
+            present.add(key)
+            kind, _, name = key.removeprefix("fact:").partition(":")
+            if key.encode() != raw:
+                self._say(key, "its name is no text")
+            elif kind == "router" or (kind == "agent" and name in nodes):
+                believed.append(key)
+            elif kind == "agent":
+                self._say(key, "no such node: add it first (manage.py add_node)")
+        self._forget(present)
+        return sorted(believed)
+
+    def _agent(self, key: str, name: str, value: bytes, now: float) -> AgentFact:
         fact = self._open(value, node_key(self.fleet_secret, name), AgentFact)
         if fact.node != name:
             raise _Refused(f"it speaks for node {fact.node!r:.80}")
@@ -105,7 +119,7 @@ class FactReader:
     def _say(self, key: str, problem: str) -> None:
         if self._said.get(key) != problem:
             self._said[key] = problem
-            log.warning("%s is refused: %s", key[:120], problem)
+            log.warning("%s is refused: %s", key.encode("unicode_escape").decode()[:120], problem)
 
     def _forget(self, present: set[str]) -> None:
         for memory in (self._said, self._heard):

@@ -11,7 +11,7 @@ from channels.layers import get_channel_layer
 from redis.asyncio import Redis
 
 from controlplane.core import names
-from controlplane.telemetry.topics import group
+from controlplane.telemetry.topics import group, is_topic
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ class Publisher:
         """Write and announce every topic. Raises redis.RedisError or OSError; what was written stays right."""
         if self._known is None:
             prefix = names.live_key("")
-            self._known = {key.decode()[len(prefix) :] async for key in self._valkey.scan_iter(match=f"{prefix}*")}
+            keys = [key.decode(errors="replace") async for key in self._valkey.scan_iter(match=f"{prefix}*")]
+            self._known = {topic for key in keys if is_topic(topic := key.removeprefix(prefix))}
         for topic in self._known - topics.keys():
             await self._publish_one(topic, [], now, GONE_FOR_S)
         for topic, rows in topics.items():

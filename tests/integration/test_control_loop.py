@@ -221,7 +221,7 @@ def test_one_silent_node_of_many_is_lost_and_comes_back(fleet: FakeFleet, loop: 
     assert fleet.nodes[lost].starts == starts, "its engines were adopted, not restarted"
 
 
-BAD_FACTS = ["no node", "another key", "another node", "no fact", "unknown state", "a url with a path"]
+BAD_FACTS = ["no text", "no node", "another key", "another node", "no fact", "unknown state", "a url with a path"]
 
 
 @pytest.mark.parametrize("problem", BAD_FACTS)
@@ -243,12 +243,14 @@ def test_a_bad_fact_is_refused_and_said_so_once(
         document["engines"][0]["state"] = "haunted"
     else:
         document["engines"][0]["url"] = "http://10.0.0.1:80/admin"
-    valkey.set(names.fact_key("agent", name), seal(key, document))
+    raw = names.fact_key("agent", name).encode() + (b"\xff\n" if problem == "no text" else b"")
+    valkey.set(raw, seal(key, document))
     with caplog.at_level(logging.WARNING, "controlplane.control.facts"):
         loop.run()
         loop.run()
     said = [record.getMessage() for record in caplog.records if "is refused" in record.getMessage()]
-    assert len(said) == 1 and said[0].startswith(f"fact:agent:{name} is refused")
+    shown = raw.decode(errors="backslashreplace").replace("\\", "\\\\").replace("\n", "\\n")
+    assert len(said) == 1 and said[0].startswith(f"{shown} is refused")
     assert len(demo.listed(LLAMA)) == 4
 
 

@@ -291,6 +291,7 @@ def test_records_that_break_the_contract_are_dropped_and_the_rest_is_kept(
     for raw in (b"", b"\xc1", b"\x93\x01\x02\x03", msgpack.packb({"v": 99}), msgpack.packb([[[[1]]]] * 9), os.urandom(2000)):
         liar.send_raw(raw)
     valkey.xadd(names.TELEMETRY_STREAM, {"other": b"field"})
+    valkey.hset(b"live:\xff\n no topic", "seq", 1)
     liar.send("request", [request_row("nul\x00", "llama", time.time())])
     liar.send("request", [request_row("x", "llama", time.time(), retries=10**9)])
     liar.send("gpu", [GpuRow("g0", tensor=0.5)])
