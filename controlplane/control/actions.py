@@ -11,7 +11,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_slug
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from controlplane.control import commands
@@ -23,6 +23,8 @@ from controlplane.fleet import models
 
 NewStep = tuple[str, str, str]
 """(verb, role, engine)."""
+NAMES_LOCK = 0x6E616D65
+"""PostgreSQL's advisory lock on the names of models."""
 
 
 def add_node(actor: str, name: str, *, labels: Mapping[str, str] | None = None, reason: str = "") -> models.Operation:
@@ -48,6 +50,7 @@ def register_model(actor: str, new: NewModel, *, reason: str = "") -> models.Ope
     if checked is None:
         raise Refused("invalid", *reasons)
     with transaction.atomic():
+        _lock_names()
         _refuse_taken_names(new)
         model = models.Model.objects.create(
             name=new.name,
@@ -174,6 +177,12 @@ def _lock_model(name: str) -> models.Model:
 
 def _roles(model: models.Model) -> list[str]:
     return list(model.pools.values_list("role", flat=True))
+
+
+def _lock_names() -> None:
+    """Until the transaction ends nobody else names a model: no constraint sees that the aliases of two rows are the same."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [NAMES_LOCK])
 
 
 def _refuse_taken_names(new: NewModel) -> None:

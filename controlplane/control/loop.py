@@ -20,12 +20,12 @@ from django.db import close_old_connections
 from kombu.exceptions import OperationalError as BrokerError
 
 from controlplane.config import config
-from controlplane.control import publish
 from controlplane.control.apply import apply
 from controlplane.control.facts import FactReader, Facts
 from controlplane.control.gather import gather, listed_roles
 from controlplane.control.leases import lease
 from controlplane.control.operations import advance_operations, read_open
+from controlplane.control.publish import TablePublisher
 from controlplane.control.record import record_engines, record_losses, record_nodes
 from controlplane.core.plan import Plan
 from controlplane.core.reconcile import RESEND_S, reconcile
@@ -56,8 +56,10 @@ class Loop:
     def __init__(self) -> None:
         self.holder = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.memory = Memory()
-        self.reader = FactReader(config().fleet_secret())
+        secret = config().fleet_secret()
+        self.reader = FactReader(secret)
         self.valkey = redis.Redis.from_url(settings.VALKEY_URL, socket_timeout=3, socket_connect_timeout=2)
+        self.table = TablePublisher(self.valkey, secret)
         self.link_since: float | None = None
         self._busy = threading.Lock()
         self._again = threading.Event()
@@ -102,7 +104,7 @@ class Loop:
             self.memory.drains = dict(plan.drains)
             if not apply(plan, self.memory.sent):
                 break
-        document = publish.publish(world, self.valkey, self.reader.fleet_secret)
+        document = self.table.publish(world)
         # Progress is judged against the table just published, not the one this tick began with.
         world = replace(world, stamp=(document["epoch"], document["generation"]))
         advance_operations(operations, world, plan.waiting, listed_roles(document))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -133,7 +134,7 @@ def _plain_problems(new: NewModel) -> Iterator[str]:
         yield f"mode {new.mode} hands KV over: give a connector (nixl or example)"
     if not 1 <= new.kv_lease_s <= 3600:
         yield "kv_lease_s: 1 to 3600 seconds"
-    if not (new.slo_ttft_ms > 0 and new.slo_itl_ms > 0):
+    if not (0 < new.slo_ttft_ms < math.inf and 0 < new.slo_itl_ms < math.inf):
         yield "SLO targets: milliseconds above 0"
 
 

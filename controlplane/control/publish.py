@@ -21,26 +21,41 @@ log = logging.getLogger(__name__)
 Stamp = tuple[int, int]
 
 
-def publish(world: World, valkey: redis.Redis, fleet_secret: bytes) -> dict[str, Any]:
-    """Bring the table up to `world` in both places; returns the newest document. Raises redis and database errors."""
-    key = table_key(fleet_secret)
-    row, _ = models.TableState.objects.get_or_create(id=1)
-    current = (row.epoch, row.generation)
-    in_valkey = _stamp_in_valkey(valkey, key)
-    seen = max(newest_stamp(world.routers), in_valkey)
-    document: dict[str, Any] = encode(build_table(world.models, world.engines, _max_num_seqs(), current))
-    if row.document is None or document != row.document or seen > current:
-        stamp = next_stamp(current, [seen])
-        document |= {"epoch": stamp[0], "generation": stamp[1]}
-        mine = models.TableState.objects.filter(id=1, epoch=current[0], generation=current[1])
-        if not mine.update(epoch=stamp[0], generation=stamp[1], document=document, published_at=timezone.now()):
-            return row.document or document  # another worker was faster; the next tick sees its table
-        log.info("routing table %d:%d: %s", *stamp, _summary(document))
-        current = stamp
-    if in_valkey != current:
-        valkey.set(names.TABLE_KEY, seal(key, document))
-        valkey.publish(names.TABLE_CHANNEL, f"{current[0]}:{current[1]}")
-    return document
+class TablePublisher:
+    """Remembers which models it said to be left out, so that it says so once."""
+
+    def __init__(self, valkey: redis.Redis, fleet_secret: bytes) -> None:
+        self._valkey = valkey
+        self._key = table_key(fleet_secret)
+        self._left_out: dict[str, str] = {}
+
+    def publish(self, world: World) -> dict[str, Any]:
+        """Bring the table up to `world` in both places; returns the newest document. Raises redis and database errors."""
+        row, _ = models.TableState.objects.get_or_create(id=1)
+        current = (row.epoch, row.generation)
+        in_valkey = _stamp_in_valkey(self._valkey, self._key)
+        seen = max(newest_stamp(world.routers), in_valkey)
+        table, left_out = build_table(world.models, world.engines, _max_num_seqs(), current)
+        self._say(left_out)
+        document: dict[str, Any] = encode(table)
+        if row.document is None or document != row.document or seen > current:
+            stamp = next_stamp(current, [seen])
+            document |= {"epoch": stamp[0], "generation": stamp[1]}
+            mine = models.TableState.objects.filter(id=1, epoch=current[0], generation=current[1])
+            if not mine.update(epoch=stamp[0], generation=stamp[1], document=document, published_at=timezone.now()):
+                return row.document or document  # another worker was faster; the next tick sees its table
+            log.info("routing table %d:%d: %s", *stamp, _summary(document))
+            current = stamp
+        if in_valkey != current:
+            self._valkey.set(names.TABLE_KEY, seal(self._key, document))
+            self._valkey.publish(names.TABLE_CHANNEL, f"{current[0]}:{current[1]}")
+        return document
+
+    def _say(self, left_out: dict[str, str]) -> None:
+        for name, why in left_out.items():
+            if self._left_out.get(name) != why:
+                log.error("model %s is left out of the routing table: %s", name, why)
+        self._left_out = left_out
 
 
 def _stamp_in_valkey(valkey: redis.Redis, key: bytes) -> Stamp:

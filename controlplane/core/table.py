@@ -3,6 +3,8 @@
 An engine is listed as ready only if its agent said so after a real generation and it is wanted; as draining while it still
 may hold somebody's work. Lost, stopping, starting and failed engines are not listed. Engines of a silent but not lost node
 stay as they were recorded: the routers' own breakers judge them.
+
+A model that routers would refuse is left out with its reason: it must not keep the others' table from them.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal, cast
 
+from controlplane.core.codec import WrongShape, decode, encode
 from controlplane.core.protocol import VERSION, EngineRoute, ModelRoute, Role, RoutingTable
 from controlplane.core.world import EngineState
 
@@ -19,16 +22,40 @@ DEFAULT_MAX_NUM_SEQS = 256
 
 def build_table(
     models: Iterable[ModelRoute], engines: Iterable[EngineState], max_num_seqs: dict[str, int], stamp: tuple[int, int]
-) -> RoutingTable:
-    """The table with epoch and generation `stamp`. `models` come without engines; `max_num_seqs` is per model name."""
+) -> tuple[RoutingTable, dict[str, str]]:
+    """The table with epoch and generation `stamp`, and per model that is left out why. `models` come without engines, oldest
+    first; `max_num_seqs` is per model name."""
     listed: dict[str, list[EngineRoute]] = {}
     for engine in sorted(engines, key=lambda each: each.number):
         state = _listed_as(engine)
         if state:
             seqs = max_num_seqs.get(engine.model, DEFAULT_MAX_NUM_SEQS)
             listed.setdefault(engine.model, []).append(_route(engine, state, seqs))
-    routes = tuple(replace(model, engines=tuple(listed.get(model.name, ()))) for model in models)
-    return RoutingTable(version=VERSION, epoch=stamp[0], generation=stamp[1], models=routes)
+    routes: list[ModelRoute] = []
+    left_out: dict[str, str] = {}
+    taken: set[str] = set()
+    for model in models:
+        route = replace(model, engines=tuple(listed.get(model.name, ())))
+        problem = _problem(route, taken)
+        if problem:
+            left_out[model.name] = problem
+        else:
+            taken.update((route.name, *route.aliases))
+            routes.append(route)
+    return RoutingTable(version=VERSION, epoch=stamp[0], generation=stamp[1], models=tuple(routes)), left_out
+
+
+def _problem(route: ModelRoute, taken: set[str]) -> str:
+    """Why routers would refuse a table with this model; empty if they would not."""
+    names = (route.name, *route.aliases)
+    shared = sorted(name for name in set(names) if name in taken or names.count(name) > 1)
+    if shared:
+        return f"another model (or this one twice) has the name {', '.join(shared)}"
+    try:
+        decode(ModelRoute, encode(route))
+    except WrongShape as error:
+        return str(error)
+    return ""
 
 
 def _listed_as(engine: EngineState) -> Literal["ready", "draining", ""]:

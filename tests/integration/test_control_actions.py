@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from controlplane.control.newmodel import NewModel, NewPool
 from controlplane.control.refused import Refused
 from controlplane.control.seed import CONFIGS
 from controlplane.fleet import models
+from tests.integration.control_kit import until
 
 pytestmark = pytest.mark.django_db
 
@@ -103,6 +105,7 @@ def without(field: str) -> dict[str, Any]:
         ({"pools": (NewPool("mixed", tensor_parallel=0),)}, "pool mixed: a tensor-parallel degree"),
         ({"kv_lease_s": 0.0}, "kv_lease_s: 1 to 3600 seconds"),
         ({"slo_ttft_ms": float("nan")}, "SLO targets"),
+        ({"slo_itl_ms": float("inf")}, "SLO targets"),
         ({"aliases": ("m",)}, "an alias repeats another name"),
     ],
 )
@@ -119,6 +122,34 @@ def test_every_problem_is_named_at_once(node: models.Node) -> None:
 
 def test_a_name_is_given_once(model: models.Model) -> None:
     assert "the name m is taken" in str(refusal(actions.register_model, "ann", replace(NEW, name="x", aliases=("m",))))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_name_is_given_once_even_at_the_same_moment() -> None:
+    models.Node.objects.create(name="n1")
+    refused: list[Refused] = []
+
+    def second() -> None:
+        try:
+            actions.register_model("bob", replace(NEW, name="b", aliases=("shared",)))
+        except Refused as error:
+            refused.append(error)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=second)
+    with transaction.atomic():
+        actions.register_model("ann", replace(NEW, aliases=("shared",)))
+        thread.start()
+        until("waiting for us", lambda: _waits_for_a_lock() or not thread.is_alive())
+    thread.join(30)
+    assert [error.reasons for error in refused] == [("the name shared is taken by another model",)]
+
+
+def _waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)")
+        return bool(cursor.fetchone()[0])
 
 
 def test_a_pool_is_scaled_with_steps_for_the_difference(model: models.Model) -> None:

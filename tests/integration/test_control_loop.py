@@ -164,6 +164,20 @@ def test_a_forged_table_is_replaced(demo: FakeFleet, loop: Loop, valkey: redis.R
     assert demo.table() == before
 
 
+def test_one_unroutable_model_does_not_hold_up_the_table(
+    demo: FakeFleet, loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    models.Model.objects.filter(name=QWEN).update(aliases=[LLAMA])
+    with caplog.at_level(logging.ERROR):
+        demo.run(loop, "left out", lambda: not demo.listed(QWEN))
+        loop.run()
+    assert len(demo.listed(LLAMA)) == 4
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"model {QWEN} is left out of the routing table: another model (or this one twice) has the name {LLAMA}"]
+    models.Model.objects.filter(name=QWEN).update(aliases=[])
+    demo.run(loop, "back", lambda: len(demo.listed(QWEN)) == 4)
+
+
 def test_a_restored_database_raises_the_epoch(demo: FakeFleet, loop: Loop) -> None:
     generation = selectors.table_stamp()[1]
     models.TableState.objects.update(generation=1)

@@ -84,7 +84,7 @@ class Rig:
         self.drains = dict(self.plan.drains)
         for action in self.plan.actions:
             self.apply(action)
-        table = build_table((ModelRoute("m", "disaggregated"),), self.engines.values(), {}, (0, 1))
+        table, _ = build_table((ModelRoute("m", "disaggregated"),), self.engines.values(), {}, (0, 1))
         listed = {engine.id: engine.state for engine in table.models[0].engines}
         if listed != self.listed:
             self.listed = listed

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.core.codec import decode, encode
-from controlplane.core.protocol import ModelRoute, Rank, RoutingTable
+from controlplane.core.protocol import ModelRoute, Rank, RoutingTable, Slo
 from controlplane.core.table import build_table, next_stamp
 from controlplane.core.world import EngineState
 
@@ -16,12 +16,12 @@ READY = EngineState("e-1", "m", "decode", 1, (Rank("n1", ("g",)),), state="ready
 
 
 def listed(*engines: EngineState) -> list[tuple[str, str]]:
-    table = build_table([MODEL], engines, {"m": 64}, (0, 1))
+    table, _ = build_table([MODEL], engines, {"m": 64}, (0, 1))
     return [(engine.id, engine.state) for engine in table.models[0].engines]
 
 
 def test_a_ready_engine_is_listed_with_all_that_routers_need() -> None:
-    table = build_table([MODEL], [replace(READY, gpu_kind="h100-sxm", tensor_parallel=4)], {"m": 64}, (3, 9))
+    table, _ = build_table([MODEL], [replace(READY, gpu_kind="h100-sxm", tensor_parallel=4)], {"m": 64}, (3, 9))
     route = table.models[0].engines[0]
     assert table.stamp == (3, 9)
     assert (route.url, route.role, route.incarnation, route.node) == ("http://h:1", "decode", 2, "n1")
@@ -41,6 +41,22 @@ def test_an_engine_on_its_way_out_is_draining_at_once() -> None:
 
 def test_engines_come_in_order_of_their_number() -> None:
     assert listed(replace(READY, id="e-2", number=2), READY) == [("e-1", "ready"), ("e-2", "ready")]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (ModelRoute("b", "monolithic", aliases=("m",)), "the name m"),
+        (ModelRoute("b", "monolithic", aliases=("x", "x")), "the name x"),
+        (ModelRoute("b", "monolithic", slo=Slo(ttft_ms=float("inf"))), "slo.ttft_ms: must be a finite number"),
+        (ModelRoute("b", "together"), "mode: must be one of"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_model_that_routers_would_refuse_is_left_out_alone(bad: ModelRoute, why: str) -> None:
+    table, left_out = build_table([MODEL, bad, ModelRoute("c", "monolithic")], [READY], {}, (0, 1))
+    assert [model.name for model in table.models] == ["m", "c"]
+    assert list(left_out) == ["b"] and why in left_out["b"]
+    assert decode(RoutingTable, encode(table)) == table
 
 
 def test_the_next_table_has_the_next_generation() -> None:
