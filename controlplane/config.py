@@ -8,6 +8,8 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from controlplane.common.files import read_key
+
 
 class Config(BaseSettings):
     """Every value comes from TWINPOOL_<NAME>. Secrets are SecretStr or files, so that no repr or traceback shows them."""
@@ -31,8 +33,8 @@ class Config(BaseSettings):
     keep_request_days: float = Field(default=7, gt=0)
 
     def fleet_secret(self) -> bytes:
-        """The fleet secret. Raises OSError when the file is missing."""
-        return (self.fleet_secret_file or self.state / "secrets" / "fleet.key").read_bytes()
+        """The fleet secret. Raises BadKey."""
+        return read_key(self.fleet_secret_file or self.state / "secrets" / "fleet.key", "the fleet secret")
 
     def origins(self) -> list[str]:
         return [origin.strip() for origin in self.console_origins.split(",") if origin.strip()]

@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from controlplane.common.files import rotate
+from controlplane.common.processes import identity
 from controlplane.core.codec import encode
 from controlplane.core.protocol import AgentFact, Command, EngineFact, GpuFact
-from workers import logs
 from workers.commands import CommandRefused, Done, Renumber, judge_drain, judge_start, judge_stop, open_command, refuse_gpus
 from workers.config import AgentConfig
 from workers.engine import Engine, Host
 from workers.engines.base import Driver
 from workers.facts import FactPublisher
-from workers.processes import EngineProcess, Marked, Marker, identity, kill_marked, marked
+from workers.processes import EngineProcess, Marked, Marker, kill_marked, marked
 from workers.records import EngineRecord, RecordStore
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class Agent:
                 record = engine.record
                 try:
                     if record.live:
-                        await asyncio.to_thread(logs.rotate, engine.log_file, self.config.log_limit_bytes)
+                        await asyncio.to_thread(rotate, engine.log_file, self.config.log_limit_bytes)
                     elif record.state == "stopped" and time.time() - (record.ended_at or 0) > KEEP_STOPPED_S:
                         del self.engines[record.key]
                         await engine.forget()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from controlplane.common.files import BadKey, read_key
 from controlplane.core import names
 from controlplane.core.accelerators import MEMORY_BYTES
 
@@ -61,6 +61,10 @@ def read_config(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Agent
     key_file = environ.get(names.ENV_NODE_KEY_FILE, "")
     if not key_file:
         raise BadConfig(f"{names.ENV_NODE_KEY_FILE} is not set: give the file with this node's key")
+    try:
+        node_key = read_key(Path(key_file), "the node key")
+    except BadKey as error:
+        raise BadConfig(str(error)) from error
     return AgentConfig(
         node=options.node,
         state=options.state.resolve(),
@@ -68,7 +72,7 @@ def read_config(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Agent
         address=options.address,
         broker_url=broker,
         telemetry_url=environ.get(names.ENV_TELEMETRY_URL) or broker,
-        node_key=_read_key(Path(key_file)),
+        node_key=node_key,
         network_gbps=options.network_gbps,
         labels=dict(options.label),
         log_limit_bytes=options.log_limit_bytes,
@@ -88,19 +92,6 @@ def parse_accelerators(text: str) -> Accelerators:
     raise ValueError(
         f"{text!r:.60} is not one of nvml, cpu:N, sim:NxKIND (N up to {MAX_SIMULATED}; KIND: {', '.join(MEMORY_BYTES)})"
     )
-
-
-def _read_key(path: Path) -> bytes:
-    try:
-        mode = path.stat().st_mode
-        key = path.read_bytes()
-    except OSError as error:
-        raise BadConfig(f"cannot read the node key {path}: {error.strerror}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise BadConfig(f"the node key {path} can be read by others: chmod 600 {path}")
-    if len(key) != 32:
-        raise BadConfig(f"the node key {path} has {len(key)} bytes instead of 32: make it again on the control plane")
-    return key
 
 
 def _parser() -> argparse.ArgumentParser:

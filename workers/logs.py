@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 MAX_LINES = 2000
 MAX_TAIL_BYTES = 256 * 1024
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-def rotate(path: Path, limit_bytes: int) -> bool:
-    """Moves a log longer than `limit_bytes` to `<name>.1` (in place of an older one), while the engine may be writing.
-
-    The engine holds the file open for appending, so the file is copied and truncated instead of renamed; lines written
-    between the two are lost. Raises OSError.
-    """
-    try:
-        if path.stat().st_size <= limit_bytes:
-            return False
-    except FileNotFoundError:
-        return False
-    older = path.with_name(path.name + ".1")
-    with path.open("rb") as source, older.open("wb") as target:
-        os.fchmod(target.fileno(), 0o600)
-        # An engine that wrote far beyond the limit since the last look leaves its newest part only.
-        source.seek(max(0, path.stat().st_size - 2 * limit_bytes))
-        shutil.copyfileobj(source, target, 1 << 20)
-    os.truncate(path, 0)
-    return True
 
 
 def tail(path: Path, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> list[str]:

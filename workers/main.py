@@ -6,17 +6,25 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from celery.platforms import SecurityWarning
 
-from workers import lock
+from controlplane.common.locks import Held, held
 from workers.app import run
 from workers.config import BadConfig, read_config
 from workers.engines.base import Driver
 from workers.node import Node
 from workers.probes import open_probe
 from workers.probes.base import ProbeFailed
+
+LOCK_WAIT_S = 5.0
+
+
+class AlreadyRunning(RuntimeError):
+    """Another agent owns the state folder."""
 
 
 def main(drivers: Mapping[str, Driver], argv: Sequence[str] | None = None) -> int:
@@ -29,8 +37,20 @@ def main(drivers: Mapping[str, Driver], argv: Sequence[str] | None = None) -> in
     try:
         config = read_config(argv, os.environ)
         probe = open_probe(config.node, config.accelerators)
-        with lock.take(config.state):
+        with only_agent(config.state):
             return run(Node(config, drivers, probe))
-    except (BadConfig, ProbeFailed, lock.AlreadyRunning, OSError) as error:
+    except (BadConfig, ProbeFailed, AlreadyRunning, OSError) as error:
         print(f"the agent cannot start: {error}", file=sys.stderr)  # noqa: T201  # for the person who started it
         return 2
+
+
+@contextmanager
+def only_agent(state: Path) -> Iterator[None]:
+    """One agent per state folder (made if missing): a second one would kill what the first one runs. Waits a little for an
+    agent that is just ending. Raises AlreadyRunning, OSError."""
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        with held(state / "agent.lock", wait_s=LOCK_WAIT_S):
+            yield
+    except Held:
+        raise AlreadyRunning(f"another agent runs with the state folder {state}: stop it, or give another --state") from None

@@ -1,8 +1,7 @@
 """Engine processes: started as sessions of their own, recognised after any death of the agent, watched, killed whole.
 
 A process is *identified* by its pid and start time (a pid alone is reused), and *found* by the marker in its environment,
-which every child it makes inherits. psutil's `create_time` moves when the wall clock is set, so the start time is taken in
-clock ticks since boot, with the boot's id.
+which every child it makes inherits.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import psutil
+
+from controlplane.common.processes import how_ended, identity, variable
 
 MARKER = "TWINPOOL_ENGINE"
 """Variable `<node>/<engine>/<rank>/<incarnation>` in the environment of an engine and of all it starts."""
@@ -72,43 +72,19 @@ class Exit:
     code: int | None
 
     def __str__(self) -> str:
-        if self.code is None:
-            return "ended, exit status unknown (adopted)"
-        if self.code < 0:
-            with contextlib.suppress(ValueError):
-                return f"killed by {signal.Signals(-self.code).name}"
-            return f"killed by signal {-self.code}"
-        return f"exited with code {self.code}"
-
-
-@cache
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def identity(pid: int) -> str:
-    """Boot and start time of a living process; empty if there is none (a zombie has ended)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    fields = stat.rpartition(")")[2].split()  # a process may have ')' in its name
-    return "" if fields[0] in "ZX" else f"{_boot()}:{fields[19]}"
+        return how_ended(self.code)
 
 
 def marked(home: Path) -> Iterator[Marked]:
     """The living processes that agents of the state folder `home` started, and their children."""
-    wanted = f"{MARKER_HOME}={home}".encode()
     for pid in psutil.pids():
+        if variable(pid, MARKER_HOME) != str(home):
+            continue
         try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             session = os.getsid(pid)
-        except OSError:  # it ended, or belongs to another user
+        except OSError:  # it ended
             continue
-        if wanted not in environ:
-            continue
-        text = next((item for item in environ if item.startswith(MARKER.encode() + b"=")), b"").decode(errors="replace")
-        marker, who = Marker.parse(text.partition("=")[2]), identity(pid)
+        marker, who = Marker.parse(variable(pid, MARKER)), identity(pid)
         if marker and who:
             yield Marked(pid, who, marker, leader=session == pid)
 

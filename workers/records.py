@@ -1,18 +1,18 @@
 """What an agent must remember about its engines over any death of its own: one small file per engine and rank.
 
-A file is replaced whole (write, fsync, rename, fsync of the folder), so a reader sees the old record or the new one. No
-secret is in it: keys are derived again, and a spec names secrets only.
+A file is replaced whole, so a reader sees the old record or the new one. No secret is in it: keys are derived again, and a
+spec names secrets only.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from controlplane.core.codec import WrongShape, decode, encode
+from controlplane.common.files import write_private
+from controlplane.core.codec import decode, encode
 from controlplane.core.protocol import EngineSpec
 from workers.config import NAME
 
@@ -71,7 +71,7 @@ class EngineRecord:
 
 
 class RecordStore:
-    """The records of one agent, in one folder. Only one process may write it (workers.agent locks the state folder)."""
+    """The records of one agent, in one folder. Only one process may write it (workers.main locks the state folder)."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,27 +83,14 @@ class RecordStore:
         for path in sorted(self.folder.glob("*.json")):
             try:
                 records.append(decode(EngineRecord, json.loads(path.read_bytes())))
-            except (ValueError, WrongShape) as error:
+            except (ValueError, RecursionError) as error:  # no JSON, or of a wrong shape
                 log.error("engine record %s cannot be read and is set aside: %s", path.name, error)
                 path.rename(path.with_suffix(".damaged"))
         return records
 
     def save(self, record: EngineRecord) -> None:
         """`record` on disk, durable when this returns. Raises OSError."""
-        path = self._path(record.id, record.rank)
-        temporary = path.with_suffix(".new")
-        data = json.dumps(encode(record)).encode()
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
-        temporary.rename(path)
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_private(self._path(record.id, record.rank), json.dumps(encode(record)).encode())
 
     def forget(self, record: EngineRecord) -> None:
         self._path(record.id, record.rank).unlink(missing_ok=True)

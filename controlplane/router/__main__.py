@@ -8,11 +8,10 @@ import os
 import sys
 from pathlib import Path
 
+from controlplane.common.files import BadKey, read_key
 from controlplane.core import names
 from controlplane.router.limits import Limits
 from controlplane.router.server import Options, run
-
-SECRET_BYTES = 32
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,17 +72,12 @@ def _options(args: argparse.Namespace) -> Options:
 def _fleet_secret(needed: bool) -> bytes | None:
     given = os.environ.get(names.ENV_FLEET_SECRET_FILE)
     path = Path(given) if given else Path(os.environ.get(names.ENV_STATE, ".twinpool")) / "secrets" / "fleet.key"
+    if not needed and not given and not path.exists():
+        return None
     try:
-        secret = path.read_bytes()
-    except OSError as error:
-        if not needed and not given:
-            return None
-        raise _Unusable(
-            f"cannot read the fleet secret {path}: {error.strerror}. Set {names.ENV_FLEET_SECRET_FILE}."
-        ) from error
-    if len(secret) < SECRET_BYTES:
-        raise _Unusable(f"the fleet secret {path} is shorter than {SECRET_BYTES} bytes.")
-    return secret
+        return read_key(path, "the fleet secret")
+    except BadKey as error:
+        raise _Unusable(f"{error}. {names.ENV_FLEET_SECRET_FILE} names the file.") from error
 
 
 def _complain(problem: str) -> int:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from controlplane.common.files import write_private
 from controlplane.core import signing
 from controlplane.core.codec import decode
 from controlplane.core.protocol import RoutingTable
@@ -94,16 +93,7 @@ class Tables:
     def _write_cache(self, path: Path, envelope: bytes) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # made with mode 0600
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(envelope)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except OSError:
-                os.unlink(temporary)
-                raise
+            write_private(path, envelope)
         except OSError as error:
             log.warning("the disk copy of the routing table was not written to %s: %s", path, error.strerror)
 

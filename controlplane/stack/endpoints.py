@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from controlplane.common.files import write_private
 from controlplane.core import names
 from controlplane.core.codec import WrongShape, decode
 from controlplane.stack.errors import StackError
-from controlplane.stack.folder import StateFolder, read_json, write_private
+from controlplane.stack.folder import StateFolder, read_json
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The state folder: its layout, its secrets, and small files written whole or not at all."""
+"""The state folder: its layout and its secrets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from controlplane.common.files import BadKey, read_key, write_private
 from controlplane.core import names, signing
 from controlplane.stack.errors import StackError
 
@@ -34,6 +35,13 @@ class StateFolder:
     @property
     def fleet_key(self) -> Path:
         return self.secrets / "fleet.key"
+
+    def fleet_secret(self) -> bytes:
+        """Raises StackError."""
+        try:
+            return read_key(self.fleet_key, "the fleet secret")
+        except BadKey as error:
+            raise StackError(str(error)) from error
 
     @property
     def django_key(self) -> Path:
@@ -66,7 +74,7 @@ class StateFolder:
     def node_key(self, name: str) -> Path:
         """The file with one node's key, made from the fleet secret if it is not there."""
         file = self.secrets / "nodes" / f"{name}.key"
-        key = signing.node_key(self.fleet_key.read_bytes(), name)
+        key = signing.node_key(self.fleet_secret(), name)
         if not file.is_file() or file.read_bytes() != key:
             write_private(file, key)
         return file
@@ -108,21 +116,10 @@ class StateFolder:
             write_private(self.django_key, secrets.token_urlsafe(48).encode())
 
 
-def write_private(file: Path, content: bytes) -> None:
-    """Replace `file` with `content`, 0600, atomically: a reader sees the old or the new one, also after a crash."""
-    making = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    making.rename(file)
-
-
 def read_json(file: Path) -> dict[str, Any]:
     """The JSON object in `file`; empty if there is no such file or it does not hold one."""
     try:
         content = json.loads(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -21,11 +21,12 @@ from urllib.parse import urlsplit, urlunsplit
 import django
 from django.db import OperationalError
 
+from controlplane.common.files import write_private
 from controlplane.core import names, signing
 from controlplane.core.codec import WrongShape, decode, encode
 from controlplane.stack import endpoints, health
 from controlplane.stack.errors import StackError
-from controlplane.stack.folder import StateFolder, chosen, read_json, write_private
+from controlplane.stack.folder import StateFolder, chosen, read_json
 from controlplane.stack.services import ROOT
 
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
@@ -89,7 +90,7 @@ def print_token(arguments: Sequence[str], root: Path) -> int:
     if health.is_loopback(urlsplit(url).hostname or ""):
         print("twinpool: this token works on this machine only: start `up` with --join-address IP", file=sys.stderr)
     _make_known(state, read.node)
-    key = signing.node_key(state.fleet_key.read_bytes(), read.node).hex()
+    key = signing.node_key(state.fleet_secret(), read.node).hex()
     print(JoinToken(read.node, key, url, read.telemetry_url or known.telemetry_url).text())
     return 0
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import psutil
 
+from controlplane.common.processes import identity
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.record import Running, read
 from controlplane.stack.services import AGENTS, PATIENCE_S
 from controlplane.stack.supervisor import engine_home, kill_family, kill_session
-from workers.processes import identity
 
 
 def stop_leftovers(state: StateFolder, *, with_engines: bool) -> list[str]:

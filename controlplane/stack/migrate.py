@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psycopg
 
+from controlplane.common.processes import how_ended
 from controlplane.core import names
 from controlplane.stack.errors import StackError
 from controlplane.stack.output import last_error
 from controlplane.stack.postgres import EmbeddedPostgres
 from controlplane.stack.services import ROOT, Plan, django_environment
-from controlplane.stack.supervisor import ended
 
 _TRIES = 3
 """The server may just have been killed and be starting again."""
@@ -63,7 +63,7 @@ async def prepare_database(plan: Plan, base: Mapping[str, str], fleet: str) -> s
         if code == 0:
             return password if _admin_created(printed) else ""
         await asyncio.sleep(1.0 if attempt < _TRIES else 0.0)
-    raise StackError(f"the database cannot be prepared ({ended(code)}): {last_error(log)}; see {log}")
+    raise StackError(f"the database cannot be prepared ({how_ended(code)}): {last_error(log)}; see {log}")
 
 
 async def _provision(fleet: str, env: Mapping[str, str], log: Path) -> tuple[int, bytes]:

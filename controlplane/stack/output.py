@@ -7,11 +7,12 @@ blocks a router. A thread of its own, so that a slow terminal does not hold up t
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import threading
 import zlib
 from pathlib import Path
+
+from controlplane.common.files import rotate
 
 _EVERY_S, _UNSEEN_EVERY_S = 0.3, 3.0
 _ROTATE_BYTES = 8 << 20
@@ -47,17 +48,9 @@ class LogFile:
         return [line.decode(errors="replace").rstrip("\r") for line in lines]
 
     def rotate(self) -> None:
-        """Copy a large log aside and empty it: its writer appends, so it goes on at the start. A line written between the
-        two steps is lost; that is the price of never signalling a process because of its log."""
-        if not self.path.exists() or self.path.stat().st_size < _ROTATE_BYTES:
-            return
-        for number in range(_KEEP - 1, 0, -1):
-            older = self.path.with_suffix(f".log.{number}")
-            if older.exists():
-                older.replace(self.path.with_suffix(f".log.{number + 1}"))
-        shutil.copyfile(self.path, self.path.with_suffix(".log.1"))
-        os.truncate(self.path, 0)
-        self._offset, self._rest = 0, b""
+        """Keep it below 8 MB, its writer goes on."""
+        if rotate(self.path, _ROTATE_BYTES, _KEEP):
+            self._offset, self._rest = 0, b""
 
 
 class Output:

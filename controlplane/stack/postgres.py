@@ -6,7 +6,6 @@ the control plane's processes use. Grants on tables belong to the migrations.
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from typing import IO, Any
 import psycopg
 from psycopg import sql
 
+from controlplane.common.files import write_private
 from controlplane.stack.binaries import postgres_bin
 from controlplane.stack.errors import StackError
 from controlplane.stack.privilege import Identity, identity_for
@@ -205,9 +205,7 @@ class EmbeddedPostgres:
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(mode=0o700)
         self.identity.give(making)
-        descriptor = os.open(password_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(self._passwords.admin)
+        write_private(password_file, self._passwords.admin.encode())
         self.identity.give(password_file)
         command = self.identity.argv(
             "initdb",

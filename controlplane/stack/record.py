@@ -1,22 +1,22 @@
 """What is written down about a running stack (`run/stack.json`), so that `status`, `down` and the next `up` find it.
 
-A process is named by its pid and the identity of its start (workers.processes): a pid that was used again is another.
+A process is named by its pid and the identity of its start (common.processes): a pid that was used again is another.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from controlplane.common.files import write_private
+from controlplane.common.locks import Held, held
+from controlplane.common.processes import identity
 from controlplane.core.codec import WrongShape, decode
 from controlplane.stack.errors import StackError
-from controlplane.stack.folder import StateFolder, read_json, write_private
-from workers.processes import identity
+from controlplane.stack.folder import StateFolder, read_json
 
 
 @dataclass(frozen=True)
@@ -78,30 +78,11 @@ def remove(state: StateFolder) -> None:
 @contextmanager
 def only_supervisor(state: StateFolder) -> Iterator[None]:
     """Hold the state for one supervisor. The kernel frees it however the process ends. Raises StackError if it is held."""
-    descriptor = os.open(state.run / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StackError(_running_already(state)) from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def is_held(state: StateFolder) -> bool:
-    """Whether a supervisor holds the state now."""
-    try:
-        descriptor = os.open(state.run / "up.lock", os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+        with held(state.run / "up.lock"):
+            yield
+    except Held:
+        raise StackError(_running_already(state)) from None
 
 
 def _running_already(state: StateFolder) -> str:

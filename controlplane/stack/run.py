@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from controlplane.common.processes import how_ended, identity
 from controlplane.stack import health, leftovers, record
 from controlplane.stack.detach import Report
 from controlplane.stack.errors import StackError
@@ -20,8 +21,7 @@ from controlplane.stack.output import Output, last_error
 from controlplane.stack.served import unserved
 from controlplane.stack.servers import Servers
 from controlplane.stack.services import Plan, control_plane
-from controlplane.stack.supervisor import StartFailed, Supervisor, ended
-from workers.processes import identity
+from controlplane.stack.supervisor import StartFailed, Supervisor
 
 _PROCESSES_S = 120.0
 """How long a start waits for processes to answer at all; engines may take longer."""
@@ -175,7 +175,7 @@ class Stack:
 
     def _start_failure(self, failure: StartFailed) -> str:
         log = self._state.logs / f"{failure.name}.log"
-        return f"{failure.name} does not start, it {ended(failure.code)}: {last_error(log)}; see {log}"
+        return f"{failure.name} does not start, it {how_ended(failure.code)}: {last_error(log)}; see {log}"
 
 
 class Waiting:

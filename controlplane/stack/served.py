@@ -32,7 +32,7 @@ async def unserved(plan: Plan, models: Iterable[str], since: float) -> list[str]
 def _living_table(plan: Plan, since: float) -> RoutingTable | None:
     """The published table, if each of its engines is ready by a fact told since then; None otherwise."""
     client = redis.Redis.from_url(plan.endpoints.valkey_url, socket_timeout=2, socket_connect_timeout=2)
-    secret = plan.state.fleet_key.read_bytes()
+    secret = plan.state.fleet_secret()
     try:
         table = decode(RoutingTable, signing.unseal(signing.table_key(secret), _get(client, names.TABLE_KEY)))
         engines = {(engine.node, engine.id, engine.incarnation) for model in table.models for engine in model.engines}

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import psutil
 
+from controlplane.common.processes import how_ended, identity, variable
 from controlplane.core.names import ENV_STATE
 from controlplane.stack.record import Running
 from controlplane.stack.services import PATIENCE_S, ROOT, SERVERS, STOP_S, Service
-from workers.processes import MARKER_HOME, identity
+from workers.processes import MARKER_HOME
 
 _LONGEST_PAUSE_S = 15.0
 _STEADY_S = 30.0
@@ -41,16 +42,6 @@ class StartFailed(Exception):
 def pause_s(failures: int) -> float:
     """How long to wait before the next start, after so many ends in a row without 30 s of life between them."""
     return min(0.25 * float(2 ** min(failures, 10)), _LONGEST_PAUSE_S)
-
-
-def ended(code: int | None) -> str:
-    """How a child ended, in words."""
-    if code is None:
-        return "is gone"
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"was killed by {signal.Signals(-code).name}"
-    return f"exited with code {code}"
 
 
 @dataclass
@@ -108,7 +99,7 @@ class Child:
             wait_s = pause_s(failures - 1)
             self.restarts += 1
             self._becomes("failed")
-            self.say(self.service.name, f"{ended(code)}: starting it again in {wait_s:g} s")
+            self.say(self.service.name, f"{how_ended(code)}: starting it again in {wait_s:g} s")
             await asyncio.sleep(wait_s)
 
     async def _run_once(self) -> int | None:
@@ -260,7 +251,7 @@ def kill_session(leader: int, state: Path | None = None) -> None:
     """SIGKILL to what a dead session leader left: a worker's children outlive its kill -9 (Celery's beat does). Engines lead
     sessions of their own. With `state`, only processes that carry this state folder in their environment."""
     for pid in psutil.pids():
-        if pid != leader and _session(pid) == leader and (state is None or _variable(pid, ENV_STATE) == str(state)):
+        if pid != leader and _session(pid) == leader and (state is None or variable(pid, ENV_STATE) == str(state)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -274,14 +265,4 @@ def _session(pid: int) -> int:
 
 def engine_home(pid: int) -> str:
     """The state folder of the agent that started this process as an engine, or as a part of one; empty for all others."""
-    return _variable(pid, MARKER_HOME)
-
-
-def _variable(pid: int, name: str) -> str:
-    """A variable of a process's environment as it was started; empty if there is none, or the process is another user's."""
-    try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return ""
-    marker = f"{name}=".encode()
-    return next((item.removeprefix(marker).decode(errors="replace") for item in environ if item.startswith(marker)), "")
+    return variable(pid, MARKER_HOME)

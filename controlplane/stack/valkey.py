@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -10,6 +9,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from controlplane.common.files import write_private
 from controlplane.stack.binaries import valkey_server
 from controlplane.stack.errors import StackError
 
@@ -46,9 +46,8 @@ class EmbeddedValkey:
     def prepare(self) -> None:
         """Write the folder and the configuration anew."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(self._configuration, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(_SETTINGS.format(port=self.port, bind=self._bind, folder=f'"{self.folder}"', password=self._password))
+        settings = _SETTINGS.format(port=self.port, bind=self._bind, folder=f'"{self.folder}"', password=self._password)
+        write_private(self._configuration, settings.encode())
 
     def command(self) -> list[str]:
         return [str(valkey_server()), str(self._configuration)]

@@ -61,7 +61,7 @@ def test_an_adopted_engine_is_commanded_and_watched_like_any_other(agent: AgentK
     [process] = agent.engine_processes("drained")
     process.kill()
     failed = agent.engine_when("failed", "drained")
-    assert failed.reason == "ended, exit status unknown (adopted) while draining"
+    assert failed.reason == "ended, exit status unknown while draining"
 
 
 def test_an_agent_that_died_between_start_and_note_finds_the_process_by_its_marker(agent: AgentKit) -> None:

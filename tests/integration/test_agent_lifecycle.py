@@ -89,7 +89,7 @@ def test_an_engine_that_is_killed_fails_with_the_signal_and_leaves_no_child(agen
     child = int(agent.ask("tail_log", engine="killed")["lines"][-1].removeprefix("child "))
     os.kill(fact.pid, signal.SIGKILL)
     failed = agent.engine_when("failed", "killed")
-    assert failed.reason == "killed by SIGKILL while ready"
+    assert failed.reason == "was killed by SIGKILL while ready"
     assert (failed.exit_code, failed.incarnation) == (-9, 1)
     until("gone", lambda: not running(child))
 

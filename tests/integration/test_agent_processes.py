@@ -9,8 +9,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from controlplane.common.processes import identity
 from tests.integration.agent_kit import until
-from workers.processes import EngineProcess, Marker, child_environment, identity, kill_marked, marked
+from workers.processes import EngineProcess, Marker, child_environment, kill_marked, marked
 
 
 async def test_a_process_and_its_children_are_found_by_their_marker_and_killed_whole(tmp_path: Path) -> None:

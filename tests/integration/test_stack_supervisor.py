@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from controlplane.common.processes import identity
 from controlplane.stack import health, record
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.leftovers import stop_leftovers
@@ -20,7 +21,7 @@ from controlplane.stack.ports import free_port
 from controlplane.stack.record import Record
 from controlplane.stack.services import AGENTS, ROUTERS, SERVERS, SOURCES, Service
 from controlplane.stack.supervisor import Child, Supervisor
-from workers.processes import MARKER_HOME, identity
+from workers.processes import MARKER_HOME
 
 # Serves HTTP, tells when it stops, and can be made deaf to SIGTERM.
 _SERVER = """

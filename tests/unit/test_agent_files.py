@@ -8,34 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from workers import lock, logs, ports
+from workers import logs, main, ports
 from workers.engines.base import SpecRefused
 from workers.launching import read_secret
+from workers.main import AlreadyRunning, only_agent
 from workers.processes import Marker, child_environment
 from workers.records import EngineRecord, RecordStore
-
-
-def test_a_log_that_grew_too_long_is_rotated_while_its_writer_goes_on(tmp_path: Path) -> None:
-    log = tmp_path / "e.log"
-    with log.open("ab", buffering=0) as writer:
-        writer.write(b"old\n" * 100)
-        assert logs.rotate(log, 200)
-        writer.write(b"new\n")
-    assert log.read_bytes() == b"new\n"
-    assert (tmp_path / "e.log.1").read_bytes() == b"old\n" * 100
-
-
-def test_a_rotated_log_never_keeps_more_than_twice_the_limit(tmp_path: Path) -> None:
-    log = tmp_path / "e.log"
-    log.write_bytes(b"x" * 10_000 + b"end")
-    assert logs.rotate(log, 100)
-    assert (tmp_path / "e.log.1").read_bytes() == b"x" * 197 + b"end"
-
-
-def test_a_short_or_missing_log_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "e.log").write_text("short")
-    assert not logs.rotate(tmp_path / "e.log", 200)
-    assert not logs.rotate(tmp_path / "none.log", 200)
 
 
 def test_a_tail_goes_back_into_the_rotated_part(tmp_path: Path) -> None:
@@ -131,7 +109,8 @@ def test_an_engine_inherits_neither_broker_nor_key_of_its_agent(tmp_path: Path) 
 
 
 def test_a_state_folder_belongs_to_one_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "WAIT_S", 0.0)
-    with lock.take(tmp_path), pytest.raises(lock.AlreadyRunning, match="another agent runs"):
-        lock.take(tmp_path)
-    lock.take(tmp_path).close()
+    monkeypatch.setattr(main, "LOCK_WAIT_S", 0.0)
+    with only_agent(tmp_path), pytest.raises(AlreadyRunning, match="another agent runs"), only_agent(tmp_path):
+        pass
+    with only_agent(tmp_path):
+        pass

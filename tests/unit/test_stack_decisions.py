@@ -17,7 +17,7 @@ from controlplane.stack.install_errors import explain
 from controlplane.stack.join import JoinToken, check_node_name
 from controlplane.stack.output import LogFile, last_error
 from controlplane.stack.services import PATIENCE_S, STOP_S
-from controlplane.stack.supervisor import ended, pause_s
+from controlplane.stack.supervisor import pause_s
 
 
 def test_pauses_between_starts_grow_and_are_bounded() -> None:
@@ -27,11 +27,6 @@ def test_pauses_between_starts_grow_and_are_bounded() -> None:
 
 def test_a_stop_fits_into_fifteen_seconds() -> None:
     assert sum(PATIENCE_S.values()) <= STOP_S < 14
-
-
-@pytest.mark.parametrize(("code", "words"), [(3, "exited with code 3"), (-9, "was killed by SIGKILL"), (None, "is gone")])
-def test_an_end_is_told_in_words(code: int | None, words: str) -> None:
-    assert ended(code) == words
 
 
 @pytest.mark.parametrize(

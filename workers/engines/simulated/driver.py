@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
-from typing import Any
 
+from controlplane.common.files import write_private
 from controlplane.core.codec import encode
 from controlplane.core.engine_args import ArgumentRefused, clean_env
 from controlplane.core.names import ENV_ENGINE_KEY
@@ -40,7 +39,7 @@ class SimulatedDriver:
             "gpus": list(spec.ranks[rank].gpus),
         }
         path = place.folder / "spec.json"
-        _write_private(path, document)
+        write_private(path, json.dumps(document).encode())
         return Launch(
             argv=(sys.executable, "-m", "workers.engines.simulated", "--spec", str(path)),
             env={
@@ -55,10 +54,3 @@ class SimulatedDriver:
 
 
 driver = SimulatedDriver()
-
-
-def _write_private(path: Path, document: dict[str, Any]) -> None:
-    """`document` as JSON that only this user can read."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(document, file)

@@ -1,0 +1,79 @@
+"""Files that are written whole or not at all, keys that only their owner may read, logs of bounded size.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+KEY_BYTES = 32
+
+
+class BadKey(ValueError):
+    """A key file cannot be used. The message names the file and the remedy, never what is in it."""
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace `path` with `content`, 0600, atomically and durably: a reader sees the old or the new one, also after a
+    crash. Two processes may do it at once, two threads of one may not. Raises OSError; then the old one stays."""
+    making = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        making.rename(path)
+    except OSError:
+        making.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_key(path: Path, what: str) -> bytes:
+    """The 32 bytes of a key file (`what` it is, for the message). Raises BadKey."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            key = file.read(KEY_BYTES + 1)
+    except OSError as error:
+        raise BadKey(f"cannot read {what} {path}: {error.strerror}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise BadKey(f"{what} {path} is open to other users: chmod 600 {path}")
+    if len(key) != KEY_BYTES:
+        size = len(key) if len(key) < KEY_BYTES else "more"
+        raise BadKey(f"{what} {path} has {size} bytes instead of {KEY_BYTES}: make it again")
+    return key
+
+
+def rotate(path: Path, limit_bytes: int, keep: int = 1) -> bool:
+    """Moves a log longer than `limit_bytes` to `<name>.1`, `.1` to `.2` and so on up to `keep`, while its writer goes on.
+
+    The writer holds the file open for appending, so the file is copied and truncated instead of renamed: lines written
+    between the two are lost, which is the price of never signalling a process because of its log. Raises OSError.
+    """
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return False
+    if size <= limit_bytes:
+        return False
+    for number in range(keep - 1, 0, -1):
+        older = path.with_name(f"{path.name}.{number}")
+        if older.exists():
+            older.replace(path.with_name(f"{path.name}.{number + 1}"))
+    with path.open("rb") as source, path.with_name(f"{path.name}.1").open("wb") as target:
+        os.fchmod(target.fileno(), 0o600)
+        # Of a log that grew far beyond the limit since the last look, the newest part is kept.
+        source.seek(max(0, size - 2 * limit_bytes))
+        shutil.copyfileobj(source, target, 1 << 20)
+    os.truncate(path, 0)
+    return True
