@@ -16,6 +16,7 @@ from controlplane.core.protocol import Command, Connector, EngineKind, EngineSpe
 from controlplane.core.signing import node_key, seal
 from controlplane.fleet import models
 
+TICK = "control.tick"
 TASKS = {
     "start": names.TASK_START_ENGINE,
     "stop": names.TASK_STOP_ENGINE,
@@ -43,14 +44,18 @@ def send(step: Send) -> bool:
         rank=step.rank,
         spec=spec,
     )
-    _dispatch(command, expires=STALE_AFTER_S)
+    _dispatch(command, expires=STALE_AFTER_S, ignore_result=True)
     return True
 
 
 def tail_log(node: str, engine: str, lines: int = 200, timeout_s: float = 5.0) -> dict[str, Any]:
-    """The agent's answer: `lines`, or `error`. Raises celery.exceptions.TimeoutError if it does not come in time."""
+    """The agent's answer: `lines`, or `error`. Raises celery.exceptions.TimeoutError if it does not come in time, and
+    kombu's OperationalError."""
     command = Command(node=node, verb="tail_log", issued_at=time.time(), engine=engine, lines=lines)
-    result = _dispatch(command, expires=timeout_s, ignore_result=False)
+    try:
+        result = _dispatch(command, expires=timeout_s, ignore_result=False)
+    except RuntimeError as error:  # how Celery says that it cannot listen for the result
+        raise OperationalError("answers cannot be heard") from error
     try:
         answer: dict[str, Any] = result.get(timeout=timeout_s)
     finally:
@@ -94,6 +99,6 @@ def read_spec(engine_id: str) -> EngineSpec | None:
 def wake() -> None:
     """Ask for a tick soon. If the broker is away the next beat does it, so nothing is lost by not asking."""
     try:
-        app.send_task("control.tick", queue=names.CONTROL_QUEUE, expires=10, retry=False)
+        app.send_task(TICK, queue=names.CONTROL_QUEUE, expires=10, retry=False, ignore_result=True)
     except OperationalError:
         pass

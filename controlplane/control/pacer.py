@@ -13,8 +13,8 @@ from typing import Any
 import redis
 from celery.beat import EmbeddedService
 from django.conf import settings
-from kombu.exceptions import OperationalError
 
+from controlplane.control import commands
 from controlplane.core import names
 
 log = logging.getLogger(__name__)
@@ -23,42 +23,44 @@ BEAT_S = 2.0
 COALESCE_S = 0.25
 """A tick is asked for this long after an announcement, so that those that follow closely share it."""
 MAX_BACK_OFF_S = 5.0
-BEAT_SCHEDULE = {"tick": {"task": "control.tick", "schedule": BEAT_S, "options": {"expires": 2 * BEAT_S}}}
+BEAT_SCHEDULE = {"tick": {"task": commands.TICK, "schedule": BEAT_S, "options": {"expires": 2 * BEAT_S}}}
 
 
 class FactListener(threading.Thread):
     """Turns announcements on the fact channel into ticks, at most one each COALESCE_S. Reconnects for ever."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self) -> None:
         super().__init__(name="fact-listener", daemon=True)
-        self.app = app
         self._stop_asked = threading.Event()
+        self._back_off_s = 0.0
 
     def run(self) -> None:
-        back_off_s = COALESCE_S
         while not self._stop_asked.is_set():
             try:
                 self._listen()
-                back_off_s = COALESCE_S
-            except (redis.RedisError, OperationalError) as error:
-                log.info("announcements of facts are not heard for now: %s", type(error).__name__)
-                self._stop_asked.wait(back_off_s)
-                back_off_s = min(MAX_BACK_OFF_S, back_off_s * 2)
+            except redis.RedisError as error:
+                if not self._back_off_s:
+                    log.warning("announcements of facts are not heard for now: %s", type(error).__name__)
+                self._back_off_s = min(MAX_BACK_OFF_S, self._back_off_s * 2 or COALESCE_S)
+                self._stop_asked.wait(self._back_off_s)
 
     def _listen(self) -> None:
-        client = redis.Redis.from_url(settings.VALKEY_URL, socket_connect_timeout=2, health_check_interval=10)
+        client = redis.Redis.from_url(
+            settings.VALKEY_URL, socket_connect_timeout=2, socket_timeout=5, health_check_interval=10
+        )
         with client, client.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
             channel.subscribe(names.FACT_CHANNEL)
             while not self._stop_asked.is_set():
-                if channel.get_message(timeout=1.0) is None:
+                message = channel.get_message(timeout=1.0)
+                if self._back_off_s:
+                    log.info("announcements of facts are heard again")
+                    self._back_off_s = 0.0
+                if message is None:
                     continue
                 self._stop_asked.wait(COALESCE_S)
                 while channel.get_message(timeout=0) is not None:
                     pass  # told by the tick that is asked for now
-                self._wake()
-
-    def _wake(self) -> None:
-        self.app.send_task("control.tick", queue=names.CONTROL_QUEUE, expires=10, retry=False)
+                commands.wake()
 
     def stop(self) -> None:
         self._stop_asked.set()
@@ -74,7 +76,7 @@ class Pacer:
         """Start once; called again when the worker has reconnected to its broker."""
         if self._threads:
             return
-        self._threads = [FactListener(app), EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")]
+        self._threads = [FactListener(), EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")]
         for thread in self._threads:
             thread.start()
 

@@ -9,6 +9,7 @@ from typing import Any
 from celery.signals import worker_ready, worker_shutting_down
 
 from controlplane.celery import app
+from controlplane.control import commands
 from controlplane.control.loop import Loop
 from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
 
@@ -24,7 +25,7 @@ def the_loop() -> Loop:
     return Loop()
 
 
-@app.task(name="control.tick")  # type: ignore[untyped-decorator]
+@app.task(name=commands.TICK)  # type: ignore[untyped-decorator]
 def tick() -> None:
     the_loop().run()
 
