@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import redis
@@ -100,7 +100,7 @@ class FactReader:
     def _open(self, value: bytes, key: bytes, cls: type[Fact]) -> Fact:
         if len(value) > MAX_FACT_BYTES:
             raise _Refused(f"it has {len(value)} bytes, more than {MAX_FACT_BYTES}")
-        fact = decode(cls, unseal(key, value))
+        fact = decode(cls, _storable(unseal(key, value)))
         if fact.version != VERSION:
             raise _Refused(f"version {fact.version} is not supported (this control plane reads {VERSION})")
         return fact
@@ -129,6 +129,15 @@ class FactReader:
 
 class _Refused(ValueError):
     """A fact that is well signed but must not be believed."""
+
+
+def _storable(value: Any) -> Any:
+    """`value` without what PostgreSQL stores in no text: NUL and lone surrogates, as a crashed engine's log may hold."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode().replace("\0", "")
+    if isinstance(value, dict):
+        return {_storable(key): _storable(item) for key, item in value.items()}
+    return [_storable(item) for item in value] if isinstance(value, list) else value
 
 
 def _check_engines(fact: AgentFact) -> None:

@@ -78,7 +78,7 @@ def read_nodes(facts: Facts) -> tuple[NodeState, ...]:
     return tuple(
         NodeState(
             name=node.name,
-            labels=node.labels,
+            labels={**node.agent_labels, **node.labels},
             cordoned=node.cordoned,
             lost=node.lost,
             seen_at=_seconds(node.seen_at),

@@ -36,7 +36,7 @@ def record_nodes(facts: Facts) -> None:
                 ("address", fact.address[:255]),
                 ("network_gbps", fact.network_gbps),
                 ("agent_boot", fact.boot[:64]),
-                ("labels", {**node.labels, **fact.labels}),
+                ("agent_labels", dict(fact.labels)),
             )
             if getattr(node, field) != value
         }

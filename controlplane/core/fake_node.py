@@ -21,6 +21,7 @@ class FakeNode:
     start_s: float = 1.0
     broken: bool = False
     boot: str = "boot-1"
+    labels: dict[str, str] = field(default_factory=dict)
     engines: dict[tuple[str, int], EngineFact] = field(default_factory=dict)
     starts: int = 0
     """How many processes were started in all."""
@@ -97,5 +98,12 @@ class FakeNode:
     def fact(self, now: float) -> AgentFact:
         self._seq += 1
         return AgentFact(
-            self.name, self.boot, self._seq, now, "127.0.0.1", gpus=self.gpus, engines=tuple(self.engines.values())
+            node=self.name,
+            boot=self.boot,
+            seq=self._seq,
+            at=now,
+            address="127.0.0.1",
+            gpus=self.gpus,
+            engines=tuple(self.engines.values()),
+            labels=dict(self.labels),
         )

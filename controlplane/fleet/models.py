@@ -1,6 +1,7 @@
 """What exists: nodes, GPUs, models, pools, engines; and what was asked for: operations and audit.
 
-Desired state lives in rows, written only by `control.actions`; what was observed (facts) is written only by `control.loop`.
+What is desired is written by `control.actions`; what was observed by `control.record`; and what the loop does about the
+difference by `control.apply`, `control.publish` and `control.operations`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ class Node(models.Model):
 
     name = models.SlugField(max_length=63, unique=True)
     labels = models.JSONField(default=dict, blank=True)
+    """The operator's; they win over those its agent tells."""
     cordoned = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)
     # observed
+    agent_labels = models.JSONField(default=dict, blank=True)
     address = models.CharField(max_length=255, blank=True)
     network_gbps = models.FloatField(default=100.0)
     agent_boot = models.CharField(max_length=64, blank=True)
@@ -74,7 +77,6 @@ class Model(models.Model):
     conditional_min_uncached_ratio = models.FloatField(default=0.3)
     slo_ttft_ms = models.FloatField(default=2000.0)
     slo_itl_ms = models.FloatField(default=50.0)
-    generation = models.PositiveBigIntegerField(default=1)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

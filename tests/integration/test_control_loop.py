@@ -11,6 +11,8 @@ import pytest
 import redis
 
 from controlplane.control import actions
+from controlplane.control.facts import Facts
+from controlplane.control.gather import read_nodes
 from controlplane.control.leases import lease
 from controlplane.control.loop import Loop
 from controlplane.control.seed import new_model, seed
@@ -126,6 +128,24 @@ def test_a_crashed_engine_leaves_the_table_and_comes_back(demo: FakeFleet, loop:
     assert "killed by signal 9" in history[0].reason
     row = models.Engine.objects.get(id=engine)
     assert (row.incarnation, row.spec_generation, row.failures) == (2, 2, 1)
+
+
+def test_a_log_that_is_no_text_does_not_stop_the_loop(demo: FakeFleet, loop: Loop) -> None:
+    engine = demo.listed(QWEN)[0]
+    demo.node_of(engine).crash(engine, "dumped \0 and \ud800 core")
+    demo.run(loop, "noticed", lambda: models.Incarnation.objects.filter(engine_id=engine, ended_at__isnull=False))
+    assert "dumped  and ? core" in models.Incarnation.objects.get(engine_id=engine, number=1).reason
+
+
+def test_labels_that_an_agent_no_longer_tells_are_gone_and_the_operators_win(demo: FakeFleet, loop: Loop) -> None:
+    models.Node.objects.filter(name="n1").update(labels={"zone": "a"})
+    demo.nodes["n1"].labels = {"zone": "b", "disk": "nvme"}
+    told = {"zone": "b", "disk": "nvme"}
+    demo.run(loop, "recorded", lambda: models.Node.objects.filter(name="n1", agent_labels=told).exists())
+    assert read_nodes(Facts())[0].labels == {"zone": "a", "disk": "nvme"}
+    demo.nodes["n1"].labels = {}
+    demo.run(loop, "forgotten", lambda: models.Node.objects.filter(name="n1", agent_labels={}).exists())
+    assert read_nodes(Facts())[0].labels == {"zone": "a"}
 
 
 def test_a_crash_loop_ends_and_an_operator_can_try_again(demo: FakeFleet, loop: Loop) -> None:

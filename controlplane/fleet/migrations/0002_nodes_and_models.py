@@ -73,7 +73,6 @@ class Migration(migrations.Migration):
                 ("conditional_min_uncached_ratio", models.FloatField(default=0.3)),
                 ("slo_ttft_ms", models.FloatField(default=2000.0)),
                 ("slo_itl_ms", models.FloatField(default=50.0)),
-                ("generation", models.PositiveBigIntegerField(default=1)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
             options={
