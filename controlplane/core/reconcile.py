@@ -104,14 +104,17 @@ def _unwanted(engine: EngineState, world: World, waiting: dict[str, str], drains
 
 
 def _after_stop(engine: EngineState, world: World) -> list[Action]:
-    alive = [
-        Send(rank.node, engine.id, "stop", max(fact.spec_generation, engine.spec_generation), "it started late", index)
-        for index, (rank, fact) in enumerate(zip(engine.ranks, world.reports(engine), strict=True))
-        if fact and fact.state not in OVER
+    """Its GPUs go back once no process is left. Ranks that failed are told too: an agent forgets only what has stopped."""
+    facts = world.reports(engine)
+    sends = [
+        Send(rank.node, engine.id, "stop", max(fact.spec_generation, engine.spec_generation), "it is not wanted", index)
+        for index, (rank, fact) in enumerate(zip(engine.ranks, facts, strict=True))
+        if fact and fact.state != "stopped"
     ]
-    if alive:
-        return [send for send in alive if _due(send, world)]
-    return [Release(engine.id, "it has stopped")] if engine.holds_gpus else []
+    actions: list[Action] = [send for send in sends if _due(send, world)]
+    if engine.holds_gpus and all(fact is None or fact.state in OVER for fact in facts):
+        actions.append(Release(engine.id, "it has stopped"))
+    return actions
 
 
 def _send_all(engine: EngineState, verb: Verb, reason: str, world: World) -> list[Action]:
@@ -131,14 +134,14 @@ def _due(send: Send, world: World) -> bool:
 
 
 def _strangers(world: World) -> list[Action]:
-    """Engines that agents run and no row knows, or knows elsewhere."""
+    """Engines that agents have and no row knows, or knows elsewhere."""
     known = {(rank.node, engine.id, index) for engine in world.engines for index, rank in enumerate(engine.ranks)}
     sends = [
         Send(node.name, fact.id, "stop", fact.spec_generation, "no row knows it", fact.rank)
         for node in world.nodes
         if node.fact is not None
         for fact in node.fact.engines
-        if (node.name, fact.id, fact.rank) not in known and fact.state not in OVER
+        if (node.name, fact.id, fact.rank) not in known and fact.state != "stopped"
     ]
     return [send for send in sends if _due(send, world)]
 

@@ -16,6 +16,7 @@ from controlplane.control import actions
 from controlplane.control.loop import Loop
 from controlplane.control.newmodel import NewModel, NewPool
 from controlplane.control.seed import CONFIGS
+from controlplane.core.observe import MAX_FAILURES
 from controlplane.core.signing import node_key
 from controlplane.fleet import models
 from tests.integration.agent_kit import AgentKit
@@ -77,6 +78,13 @@ def test_engines_live_and_die_as_their_rows_say(
     until("gone", lambda: not agent.engine_processes(decode))
     router.run(loop, "free", lambda: models.Reservation.objects.count() == 1)
 
+    models.Engine.objects.filter(id=prefill).update(failures=MAX_FAILURES - 1)
+    agent.engine_processes(prefill)[0].kill()
+    router.run(loop, "given up", lambda: models.Engine.objects.filter(id=prefill, failures=MAX_FAILURES).exists())
+    assert agent.engine_when("failed", prefill)
+    actions.scale_pool("ann", "m", "decode", 0)
+    router.run(loop, "known to its agent as stopped", lambda: state_told(agent, prefill) == "stopped")
+
     agent.kill()
     with pytest.raises(CommandError, match="does not answer"):
         call_command("engine_log", prefill)
@@ -85,6 +93,10 @@ def test_engines_live_and_die_as_their_rows_say(
 def turn(router: FakeFleet, loop: Loop) -> None:
     router.turn()
     loop.run()
+
+
+def state_told(agent: AgentKit, engine: str) -> str:
+    return next(each.state for each in agent.fact().engines if each.id == engine)
 
 
 def has_ended(operation: models.Operation) -> bool:

@@ -105,6 +105,8 @@ def test_a_wanted_engine_is_brought_up(engine: EngineState, told: EngineFact | N
         (replace(ENGINE, state="stopped"), fact("stopped"), ["Release"]),
         (replace(ENGINE, state="stopped", ranks=(Rank("n1", ()),)), fact("stopped"), []),
         (replace(ENGINE, state="stopped"), fact("starting"), ["stop"]),
+        (replace(ENGINE, state="stopped"), fact("failed"), ["stop", "Release"]),
+        (replace(ENGINE, state="stopped", ranks=(Rank("n1", ()),)), fact("failed"), ["stop"]),
         (replace(ENGINE, state="lost"), None, []),
     ],
 )
@@ -112,7 +114,7 @@ def test_an_unwanted_engine_is_brought_down(engine: EngineState, told: EngineFac
     assert verbs(world(replace(engine, wanted=False), told, pools=())) == expected
 
 
-def test_a_failed_engine_that_is_not_wanted_is_stopped_without_a_command() -> None:
+def test_a_failed_engine_that_is_not_wanted_holds_nothing_up() -> None:
     (halt,) = actions(world(replace(ENGINE, state="failed", wanted=False), fact("failed"), pools=()))
     assert isinstance(halt, Halt) and halt.state == "stopped"
 
