@@ -21,7 +21,7 @@ OnPrefillLoss = Literal["retry", "local", "fail"]
 ROLES_OF_MODE: Mapping[str, tuple[str, ...]] = {
     "monolithic": ("mixed",),
     "disaggregated": ("prefill", "decode"),
-    "conditional": ("mixed",),
+    "conditional": ("prefill", "decode"),
 }
 """The pools a mode needs at least one ready engine in. Any role can serve a whole request when strictness allows it."""
 

@@ -11,7 +11,7 @@ const MODES = [
   ["conditional", gettext("Conditional")],
   ["disaggregated", gettext("Disaggregated")],
 ];
-const MODE_ROLES = { disaggregated: ["prefill", "decode"], monolithic: ["mixed"], conditional: ["mixed"] };
+const MODE_ROLES = { disaggregated: ["prefill", "decode"], monolithic: ["mixed"], conditional: ["prefill", "decode"] };
 
 // The switch shows the mode; it does not change it yet, and says what will.
 function makeMode() {

@@ -163,12 +163,15 @@ def test_tiles_figures_and_operations_appear_and_follow_the_fleet(visit: Callabl
     expect(page.locator(".tile[class]:not(.spare)")).to_have_count(19)
     expect(page.locator("#live")).to_contain_text("live")
     expect(tile(page, "P3")).to_contain_text("queue 11")
-    expect(tile(page, "M4", "mixtral-8x7b")).to_contain_text("starting")
+    expect(tile(page, "D4", "mixtral-8x7b")).to_contain_text("starting")
     expect(tile(page, "M2", "qwen3-32b")).to_contain_text("6 left")
     expect(page.locator('[data-kpi="ttft"]')).to_contain_text("310 ms over SLO · llama-3.1-70b")
     expect(page.locator('[data-kpi="transfer"] .big')).to_have_text("88ms p99")
     expect(page.locator('[data-model="llama-3.1-70b"] .flow')).to_contain_text("14.4GB/s")
     expect(page.locator('[data-model="qwen3-32b"] .flow')).to_contain_text("off")
+    lanes = page.locator('[data-model="mixtral-8x7b"] .lane')
+    assert [lane.get_attribute("data-role") for lane in lanes.all()] == ["prefill", "decode"]
+    expect(page.locator('[data-model="mixtral-8x7b"] .flow')).to_contain_text("0.72GB/s")
     expect(page.locator("#spare .tile")).to_contain_text("4 GPUs")
     expect(page.locator("#operations li").first).to_contain_text("step 3 of 6")
 

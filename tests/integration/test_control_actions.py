@@ -70,8 +70,9 @@ def test_registering_a_model_makes_its_pools_operation_and_audit_entry(node: mod
     assert entry.operation == operation
 
 
-def test_pools_that_the_mode_needs_are_made_empty(node: models.Node) -> None:
-    actions.register_model("ann", replace(NEW, mode="disaggregated", pools=()))
+@pytest.mark.parametrize("mode", ["disaggregated", "conditional"])
+def test_pools_that_the_mode_needs_are_made_empty(node: models.Node, mode: str) -> None:
+    actions.register_model("ann", replace(NEW, mode=mode, pools=()))
     assert list(models.Pool.objects.values_list("role", "desired_engines")) == [("prefill", 0), ("decode", 0)]
 
 
