@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
@@ -57,7 +56,7 @@ class Partitions:
             dropped = _try("SELECT telemetry_drop_partitions(%s, %s)", table.name, moment(now) - kept)
             if dropped:
                 log.info("dropped %d partitions of %s", dropped, table.name)
-        oldest = int((time.time() - 86_400) // FINEST_S)
+        oldest = int((now - 86_400) // FINEST_S)
         self._known = {(name, slot) for name, slot in self._known if slot >= oldest}
 
 

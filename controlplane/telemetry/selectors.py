@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.db import connection
@@ -72,30 +72,3 @@ def gpu_heat(now: float, span_s: int = HEAT_SPAN_S, cell_s: int = HEAT_CELL_S) -
             gpu.roles[cell], gpu.busy[cell] = ROLES.get(role, ""), busy
     heat.gpus.extend(found.values())
     return heat
-
-
-REQUEST_COLUMNS = (
-    *("id", "at", "router", "model", "path", "reason", "status", "outcome", "stream", "prefill_engine", "decode_engine"),
-    *("prefill_ms", "handoff_ms", "ttft_ms", "total_ms", "prompt_tokens", "output_tokens", "cached_tokens", "kv_bytes"),
-    "retries",
-)
-
-
-def latest_requests(limit: int = 100, model: str = "", before: datetime | None = None) -> list[dict[str, Any]]:
-    """The newest finished requests, newest arrival first: of one model where it is named, older than `before` (the `at` of
-    the last one shown) for a next page. Keys are REQUEST_COLUMNS; durations in ms, None where the stage did not happen."""
-    conditions = ["true"]
-    values: list[Any] = []
-    if model:
-        conditions.append("model = %s")
-        values.append(model)
-    if before is not None:
-        conditions.append("at < %s")
-        values.append(before)
-    query = (
-        f"SELECT {', '.join(REQUEST_COLUMNS)} FROM telemetry_request "  # noqa: S608  # constants only
-        f"WHERE {' AND '.join(conditions)} ORDER BY at DESC LIMIT %s"
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(query, [*values, limit])
-        return [dict(zip(REQUEST_COLUMNS, row, strict=True)) for row in cursor.fetchall()]

@@ -15,13 +15,14 @@ from controlplane.control.facts import Facts
 from controlplane.control.gather import read_nodes
 from controlplane.control.leases import lease
 from controlplane.control.loop import Loop
+from controlplane.control.operations import read_open
 from controlplane.control.seed import new_model, seed
 from controlplane.core import names
 from controlplane.core.codec import encode
 from controlplane.core.fake_node import FakeNode
 from controlplane.core.scenes import SCENES
 from controlplane.core.signing import node_key, seal
-from controlplane.fleet import models, selectors
+from controlplane.fleet import models
 from tests.integration.control_kit import FakeFleet, new_loop
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,6 +50,15 @@ def demo(fleet: FakeFleet, loop: Loop) -> FakeFleet:
     return fleet
 
 
+def spare_gpus() -> int:
+    return models.Gpu.objects.filter(reservation=None).count()
+
+
+def table_stamp() -> tuple[int, int]:
+    row = models.TableState.objects.get()
+    return (row.epoch, row.generation)
+
+
 def done(operation: models.Operation) -> bool:
     operation.refresh_from_db()
     return operation.state == "done"
@@ -58,19 +68,19 @@ def test_the_demo_fleet_comes_up_and_its_operations_are_done(demo: FakeFleet, lo
     assert len(demo.listed(LLAMA, "prefill")) == 2
     assert len(demo.listed(LLAMA, "decode")) == 2
     assert len(demo.listed(QWEN, "mixed")) == 4
-    assert selectors.spare_gpus().count() == 4
-    assert [engine.label for engine in selectors.live_engines().filter(model__name=LLAMA)] == ["P1", "P2", "D3", "D4"]
-    demo.run(loop, "done", lambda: not selectors.open_operations().exists())
+    assert spare_gpus() == 4
+    assert [engine.label for engine in models.Engine.objects.filter(model__name=LLAMA)] == ["P1", "P2", "D3", "D4"]
+    demo.run(loop, "done", lambda: not read_open())
     assert set(models.Operation.objects.values_list("state", flat=True)) == {"done"}
     table = demo.table()
     assert table is not None
-    assert table.stamp == selectors.table_stamp()
+    assert table.stamp == table_stamp()
     assert not table.require_key
     assert table.models[0].engines[0].max_num_seqs == 128
 
 
 def test_a_satisfied_fleet_is_left_alone(demo: FakeFleet, loop: Loop) -> None:
-    demo.run(loop, "done", lambda: not selectors.open_operations().exists())
+    demo.run(loop, "done", lambda: not read_open())
     before = (len(demo.received), demo.table())
     for _ in range(3):
         demo.turn()
@@ -93,7 +103,7 @@ def test_a_larger_pool_gets_engines_and_a_smaller_one_is_drained(demo: FakeFleet
     demo.node_of(leaving.id).work(leaving.id, 0)
     demo.run(loop, "stopped", lambda: done(smaller))
     assert demo.fact(leaving.id).state == "stopped"  # type: ignore[union-attr]
-    demo.run(loop, "free again", lambda: selectors.spare_gpus().count() == 3)
+    demo.run(loop, "free again", lambda: spare_gpus() == 3)
 
 
 def test_an_engine_is_not_stopped_before_every_router_has_let_go(demo: FakeFleet, loop: Loop) -> None:
@@ -199,9 +209,9 @@ def test_one_unroutable_model_does_not_hold_up_the_table(
 
 
 def test_a_restored_database_raises_the_epoch(demo: FakeFleet, loop: Loop) -> None:
-    generation = selectors.table_stamp()[1]
+    generation = table_stamp()[1]
     models.TableState.objects.update(generation=1)
-    demo.run(loop, "newer", lambda: selectors.table_stamp() == (1, 2))
+    demo.run(loop, "newer", lambda: table_stamp() == (1, 2))
     table = demo.table()
     assert table is not None and table.stamp == (1, 2) > (0, generation)
 

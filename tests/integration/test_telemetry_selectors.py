@@ -66,19 +66,6 @@ def test_heat_shows_each_gpu_with_the_role_it_had_and_gaps_as_gaps() -> None:
     assert (spare.roles, spare.busy) == (["", None, None, None], [None] * 4)
 
 
-def test_the_newest_requests_come_first_and_page_on() -> None:
-    rollups = Rollups()
-    for number in range(5):
-        row = request_row(f"r{number}", "llama" if number % 2 else "qwen", NOW - 60 + number)
-        rollups.consume(sample(NOW - 50 + number, "request", row, source="router:r1"), FleetView())
-    write(rollups)
-    newest = selectors.latest_requests(limit=2)
-    assert [row["id"] for row in newest] == ["r4", "r3"]
-    assert [row["id"] for row in selectors.latest_requests(before=newest[-1]["at"])] == ["r2", "r1", "r0"]
-    assert [row["id"] for row in selectors.latest_requests(model="llama")] == ["r3", "r1"]
-    assert newest[0]["ttft_ms"] == 100.0
-
-
 def test_the_same_samples_again_make_the_same_rows() -> None:
     for _ in range(2):
         rollups = Rollups()
