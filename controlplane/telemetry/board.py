@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import cast
 
-from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow
+from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow, RouterRow
 from controlplane.core.sketches import Sketch
 from controlplane.telemetry.deltas import EngineCounters
 from controlplane.telemetry.records import Row, Sample, busy, finished_at, share
@@ -61,13 +61,15 @@ class Board:
         self.pools: dict[tuple[str, str], Window] = {}
         """By model and role: what the engines' counters gained; sketches of ENGINE_LATENCIES."""
         self.lost = Window()
-        """Counter records: telemetry records that never came."""
+        """Counter records: telemetry records that never came, and requests that a router had no room to tell of."""
         self.routers_since: float | None = None
         self.routers_at = 0.0
         self.engines_since: float | None = None
         self.sparks: deque[dict[str, float | None]] = deque(maxlen=SPARK_SAMPLES)
         self._spark_slot: int | None = None
         self._counters = EngineCounters()
+        self._dropped: dict[str, tuple[float, int]] = {}
+        """Per router: when it last said how many rows it had dropped, and how many. An agent's are holes in its numbers."""
         self._pruned_at = 0.0
 
     def apply(self, sample: Sample[Row], view: FleetView) -> None:
@@ -91,6 +93,9 @@ class Board:
             if sample.kind == "request":
                 for request in cast(tuple[RequestRow, ...], rows):
                     self._apply_request(request, finished_at(sample, request))
+            else:
+                for router in cast(tuple[RouterRow, ...], rows):
+                    self._apply_router(sample.sender, router, sample.at)
         self._prune(sample.received)
 
     def missing(self, at: float, count: int) -> None:
@@ -136,6 +141,11 @@ class Board:
                 if name in gain.sketches:
                     tally.sketches[name].merge(gain.sketches[name])
 
+    def _apply_router(self, sender: str, row: RouterRow, at: float) -> None:
+        _, before = self._dropped.get(sender, (at, row.dropped))
+        self.missing(at, row.dropped - before if row.dropped >= before else row.dropped)
+        self._dropped[sender] = (at, row.dropped)
+
     def _apply_request(self, row: RequestRow, at: float) -> None:
         tally = self.models.setdefault(row.model, Window()).at(at)
         tally.counters["requests"] += 1
@@ -155,5 +165,6 @@ class Board:
         self.gpus = {uuid: state for uuid, state in self.gpus.items() if now - state.at < FORGET_S}
         self.engines = {id: state for id, state in self.engines.items() if now - state.at < FORGET_S}
         self.nodes = {name: state for name, state in self.nodes.items() if now - state.at < FORGET_S}
+        self._dropped = {name: told for name, told in self._dropped.items() if now - told[0] < FORGET_S}
         self.models = {name: window for name, window in self.models.items() if not window.idle(now)}
         self.pools = {key: window for key, window in self.pools.items() if not window.idle(now)}

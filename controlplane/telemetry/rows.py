@@ -52,7 +52,7 @@ class FleetRow:
     output_tokens_per_s: float | None
     """Last minute, prefill engines left out."""
     gaps: int
-    """Telemetry records missing in the last 5 minutes."""
+    """Telemetry records lost in the last 5 minutes."""
     table_generation: int
     spark: dict[str, list[float | None]]
     """Last 40 samples 5 s apart of requests_per_s, ttft_p99, itl_p99, transfer_p99."""

@@ -99,7 +99,7 @@ function paint() {
   if (rows.at === null) return;
   const fleet = rows.get("fleet");
   if (fleet) kpis(fleet, cut);
-  hide(problemsAt, !problems(rows.of("node")));
+  hide(problemsAt, !problems(rows.of("node"), fleet));
   bands();
   spares(rows.of("node"));
   feed(rows.of("operation"));

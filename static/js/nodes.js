@@ -1,4 +1,4 @@
-// Nodes: what is wrong with them (banners) and which of their GPUs nobody uses (spare tiles).
+// Nodes: what is wrong with them or their numbers (banners) and which of their GPUs nobody uses (spare tiles).
 import { attr, el, hide, keyed, svg, text } from "./dom.js";
 import { indices, number, span } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
@@ -69,10 +69,24 @@ function makeProblem(clock) {
   };
 }
 
+// Numbers made of what came are too low while records are lost; the page must not hide that.
+function makeGaps() {
+  const what = el("span", { class: "say warn" });
+  const so = el("span", { class: "soft" }, gettext("Numbers may be lower than what happened."));
+  return {
+    node: el("div", { class: "banner warn" }, what, so),
+    paint({ gaps }) {
+      const lost = ngettext("%(n)s telemetry record was lost in 5 min", "%(n)s telemetry records were lost in 5 min", gaps, { n: number(gaps) });
+      text(what, lost);
+    },
+  };
+}
+
 export function makeProblems(place, clock) {
-  return (nodes) => {
-    const silent = nodes.filter((row) => row.state !== "ok");
-    keyed(place, silent, (row) => row.id, () => makeProblem(clock));
-    return silent.length;
+  return (nodes, fleet) => {
+    const wrong = nodes.filter((row) => row.state !== "ok");
+    if (fleet?.gaps) wrong.push({ id: "gaps", gaps: fleet.gaps });
+    keyed(place, wrong, (row) => row.id, (row) => (row.gaps ? makeGaps() : makeProblem(clock)));
+    return wrong.length;
   };
 }

@@ -211,6 +211,14 @@ def test_an_engine_without_samples_is_marked_stale_and_keeps_its_numbers(visit: 
     expect(page.locator("#banners")).to_be_hidden()
 
 
+def test_lost_telemetry_is_said_while_it_matters(visit: Callable[..., Visit], fleet: Fleet) -> None:
+    fleet.change = lambda all_rows: find(all_rows, "fleet").update(gaps=12)
+    page = visit().page
+    expect(page.locator("#banners .banner")).to_contain_text("12 telemetry records were lost in 5 min")
+    fleet.change = lambda _rows: None
+    expect(page.locator("#banners")).to_be_hidden()
+
+
 def test_when_ingest_stops_the_page_says_how_old_it_is(visit: Callable[..., Visit], fleet: Fleet) -> None:
     page = visit().page
     expect(page.locator("#live")).to_contain_text("live")

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from controlplane.core.protocol import GpuRow, RouterRow
+from controlplane.core.protocol import GpuRow, NodeRow, RouterRow
 from controlplane.telemetry import live_rows
 from controlplane.telemetry.board import Board
 from controlplane.telemetry.records import Sample
@@ -115,6 +115,15 @@ def test_a_router_without_requests_makes_the_rate_zero() -> None:
     feed(board, T0, "router", RouterRow("r1", 0, 0, 0, 0, 0), source="router:r1")
     assert fleet(board, T0 + 10).requests_per_s == 0
     assert fleet(board, T0 + 100).requests_per_s is None
+
+
+def test_what_a_router_had_no_room_for_counts_as_lost() -> None:
+    board = Board()
+    for second, dropped in enumerate((40, 40, 45, 3)):  # 40 were dropped before we looked; then it was started again
+        feed(board, T0 + second, "router", RouterRow("r1", 0, 0, 0, 0, 0, dropped), source="router:r1")
+    feed(board, T0 + 4, "node", NodeRow("n1", dropped=9))
+    assert fleet(board, T0 + 5).gaps == 5 + 3
+    assert fleet(board, T0 + 400).gaps == 0
 
 
 def test_what_is_older_than_five_seconds_leaves_the_totals_and_keeps_its_last_values() -> None:
