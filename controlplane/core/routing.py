@@ -351,16 +351,6 @@ def decode_may_start(prefill_end: float, lease_s: float, now: float) -> bool:
     return now - prefill_end <= lease_s / 2
 
 
-def late_after(prefill_end: float, lease_s: float) -> float:
-    """A first byte later than this may come from KV that was given away: the engine's expiry counter must be read."""
-    return prefill_end + lease_s
-
-
-def kv_was_kept(expired_before: float | None, expired_after: float | None) -> bool:
-    """Whether a late answer may be believed: both readings exist and the counter did not move (a restart moves it down)."""
-    return expired_before is not None and expired_before == expired_after
-
-
 def after_prefill_loss(policy: OnPrefillLoss, strict: bool, retries_left: int) -> Literal["retry", "local", "fail"]:
     """What to do when a prefill leg failed. `retry` needs another engine; without one ask again with no retries left."""
     if policy != "local" and policy != "fail" and retries_left > 0:

@@ -60,7 +60,9 @@ class Router:
         self.stopping = False
         self.table_changed = asyncio.Event()
         """Set by `apply`; whoever tells others about it clears it."""
-        self._swept_at = time.monotonic()
+        self._swept_at = self.went_round_at = time.monotonic()
+        """Of the last sweep and the one before. Between the two the loop has read all that was there to be read, so what is
+        read now came after `went_round_at`, even if the process was stopped in the meantime."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- the table ---
@@ -203,7 +205,7 @@ class Router:
         """Acts on deadlines, measures rates, starts probes. Called about twice a second."""
         now = time.monotonic()
         passed_s = max(now - self._swept_at, 0.001)
-        self._swept_at = now
+        self.went_round_at, self._swept_at = self._swept_at, now
         for client in list(self.clients):
             client.sweep(now)
         for engine in self.directory.all_engines():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import xxhash
@@ -16,6 +17,15 @@ from controlplane.router.pool import Pool
 from controlplane.router.upstream import Fault
 
 EngineId = tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReading:
+    """What an engine's counter of expired leases was; None: it could not be read."""
+
+    value: float | None
+    came_at: float
+    """Monotonic time when the answer was here."""
 
 
 class Engine:
@@ -32,7 +42,7 @@ class Engine:
         self.produced = 0
         """Events that came from it, ever: its output in tokens, roughly."""
         self.produced_before = 0
-        self.expiry_reading: tuple[float, asyncio.Task[float | None]] | None = None
+        self.expiry_reading: tuple[float, asyncio.Task[ExpiryReading]] | None = None
         """The newest reading of its counter of expired leases: (monotonic start, task)."""
         self.gone = False
         """No longer in the table; its open legs go on."""

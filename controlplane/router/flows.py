@@ -14,7 +14,7 @@ import orjson
 
 from controlplane.core import routing
 from controlplane.core.routing import Path, Reason
-from controlplane.router import bodies, errors, legs, usage
+from controlplane.router import bodies, errors, expiry, legs, usage
 from controlplane.router.engines import Engine
 from controlplane.router.errors import ApiError
 from controlplane.router.handoff import Handoff
@@ -192,25 +192,35 @@ class Split:
         request = engine.request(x.endpoint.encode(), bodies.prefill_bytes(x.body, pulls_by_params), x.forwarded)
         reserved = engine.load.reserve(x.need.prompt_tokens, 0)
         started = time.monotonic()
+        baseline = expiry.Baseline(engine, started, self.route.kv_lease_s, limits)
+        made: Handoff | Answer | Fault | None = None
         try:
             collector = legs.Collector(limits.prefill_answer_bytes)
             outcome = await legs.run(engine.pool, request, collector, limits.prefill_s, limits)
+            made = self._prefilled(engine, outcome, baseline, started)
+            return made
         finally:
             reserved.release()
-        ended = time.monotonic()
+            if not isinstance(made, Handoff):
+                baseline.cancel()
+
+    def _prefilled(
+        self, engine: Engine, outcome: Answer | Fault, baseline: expiry.Baseline, started: float
+    ) -> Handoff | Answer | Fault:
         if isinstance(outcome, Fault):
             return outcome
         if outcome.status != 200:
             is_clients = 400 <= outcome.status < 500 and outcome.status not in (401, 403)
             return outcome if is_clients else Fault("status", status=outcome.status)
+        x, ended = self.x, time.monotonic()
         engine.load.last_prefill_end = time.time()
         engine.breaker.success()
         x.prefill_ms, x.prefill_end = (ended - started) * 1000.0, ended
-        return self._handoff(engine, outcome.body, ended, started)
+        return self._handoff(engine, outcome.body, baseline, started)
 
-    def _handoff(self, engine: Engine, body: bytes, ended: float, started: float) -> Handoff | Fault:
+    def _handoff(self, engine: Engine, body: bytes, baseline: expiry.Baseline, started: float) -> Handoff | Fault:
         """What the prefill's answer says: the KV parameters, and how long the prompt really is."""
-        x = self.x
+        x, ended = self.x, time.monotonic()
         try:
             document = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -227,7 +237,9 @@ class Split:
         if self.route.connector == "nixl" and not has_kv:
             x.reason = Reason.NO_KV
         x.kv_bytes = x.need.prompt_tokens * self.route.kv_bytes_per_token if x.reason is not Reason.NO_KV else 0
-        handoff = Handoff(engine, params if has_kv else None, ended, self.route.kv_lease_s, x.router.limits)
+        # The answer may have lain here while this process was stopped: no longer than since the loop surely went round.
+        prefill_end = max(started, x.router.went_round_at)
+        handoff = Handoff(engine, params if has_kv else None, prefill_end, self.route.kv_lease_s, baseline, x.router.limits)
         if params is not None:
             handoff.prompt_details = orjson.dumps(used.details)
         handoff.enter(x.router.ledger, x.id.decode(), x.kv_bytes)
