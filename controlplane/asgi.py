@@ -24,6 +24,11 @@ from controlplane.telemetry.checks import channel_layer_is_configured
 # The server does not run system checks; without a channel layer pages would only seem to be live.
 for problem in channel_layer_is_configured():
     raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
+if not settings.SECRET_KEY_FILE.is_file():
+    raise ImproperlyConfigured(
+        f"There is no secret to sign sessions with in {settings.SECRET_KEY_FILE}: set TWINPOOL_DJANGO_SECRET_FILE to a file "
+        "with at least 50 random characters, or TWINPOOL_STATE to the folder that `manage.py up` made."
+    )
 
 live_view: Any = live  # Django's types know no ASGI applications behind a path
 nowhere_view: Any = nowhere

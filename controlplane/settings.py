@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -15,9 +16,10 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 _config = config()
 
 DEBUG = _config.debug
-_secret_file = _config.django_secret_file or _config.state / "secrets" / "django.key"
-# A management command that needs no secret (makemigrations, a type check) may run before the state folder exists.
-SECRET_KEY = _secret_file.read_text().strip() if _secret_file.is_file() else "unset-" + "0" * 50
+SECRET_KEY_FILE = _config.django_secret_file or _config.state / "secrets" / "django.key"
+# A management command that needs no secret (makemigrations, a type check) may run before the state folder exists; the web
+# process refuses to start then (controlplane.asgi). Whatever is signed meanwhile nobody can forge.
+SECRET_KEY = SECRET_KEY_FILE.read_text().strip() if SECRET_KEY_FILE.is_file() else token_urlsafe(48)
 CSRF_TRUSTED_ORIGINS = _config.origins()
 ALLOWED_HOSTS = sorted({urlsplit(origin).hostname or "" for origin in CSRF_TRUSTED_ORIGINS} | {"127.0.0.1", "localhost"})
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 from functools import cache
 from typing import Any
 
-from celery.signals import worker_ready, worker_shutting_down
+from celery.signals import worker_init, worker_ready, worker_shutting_down
 
 from controlplane.celery import app
+from controlplane.common.files import BadKey
+from controlplane.config import config
 from controlplane.control import commands
 from controlplane.control.loop import Loop
 from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
@@ -28,6 +31,14 @@ def the_loop() -> Loop:
 @app.task(name=commands.TICK)  # type: ignore[untyped-decorator]
 def tick() -> None:
     the_loop().run()
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _refuse_without_secret(**_: Any) -> None:
+    try:
+        config().fleet_secret()
+    except BadKey as error:
+        sys.exit(f"no fact could be believed and no command signed: {error}")
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
