@@ -18,6 +18,11 @@ from controlplane.core.signing import BadSignature, node_key, router_key, unseal
 log = logging.getLogger(__name__)
 
 MAX_FACT_BYTES = 4 * 2**20
+MAX_NUMBER = 1 << 62
+MAX_TIME = 1e11
+"""Unix seconds, in the year 5138."""
+TOLD_STATES = ENGINE.keys() - {"planned"}
+"""An engine is planned only until its agent hears of it."""
 Fact = TypeVar("Fact", AgentFact, RouterFact)
 
 
@@ -88,13 +93,15 @@ class FactReader:
         fact = self._open(value, node_key(self.fleet_secret, name), AgentFact)
         if fact.node != name:
             raise _Refused(f"it speaks for node {fact.node!r:.80}")
-        _check_engines(fact)
+        _check_agent(fact)
         return self._fresh(key, fact, now)
 
     def _router(self, key: str, name: str, value: bytes, now: float) -> RouterFact:
         fact = self._open(value, router_key(self.fleet_secret), RouterFact)
         if fact.router != name:
             raise _Refused(f"it speaks for router {fact.router!r:.80}")
+        if not (0 <= fact.epoch < MAX_NUMBER and 0 <= fact.generation < MAX_NUMBER):
+            raise _Refused("its table has a number out of range")
         return self._fresh(key, fact, now)
 
     def _open(self, value: bytes, key: bytes, cls: type[Fact]) -> Fact:
@@ -140,12 +147,20 @@ def _storable(value: Any) -> Any:
     return [_storable(item) for item in value] if isinstance(value, list) else value
 
 
-def _check_engines(fact: AgentFact) -> None:
+def _check_agent(fact: AgentFact) -> None:
+    """Raises _Refused for what no row could hold: one node's nonsense must not end every tick."""
+    for gpu in fact.gpus:
+        numbers = 0 <= gpu.index < 1 << 15 and 0 <= gpu.memory_bytes < MAX_NUMBER
+        if not numbers or not 0 < len(gpu.uuid) <= 80 or len(gpu.kind) > 32:
+            raise _Refused(f"GPU {gpu.uuid!r:.80} has a field that is too long or out of range")
     for engine in fact.engines:
-        if engine.state not in ENGINE:
+        if engine.state not in TOLD_STATES:
             raise _Refused(f"engine {engine.id!r:.40} is in the unknown state {engine.state!r:.40}")
         if engine.url and not _is_base_url(engine.url):
             raise _Refused(f"engine {engine.id!r:.40} has no plain http://host:port as its url")
+        numbers = all(0 <= number < MAX_NUMBER for number in (engine.incarnation, engine.spec_generation))
+        if not numbers or not all(0 <= at < MAX_TIME for at in (engine.started_at, engine.ready_at or 0.0)):
+            raise _Refused(f"engine {engine.id!r:.40} has a number or time out of range")
 
 
 def _is_base_url(url: str) -> bool:

@@ -20,8 +20,9 @@ from controlplane.control.seed import new_model, seed
 from controlplane.core import names
 from controlplane.core.codec import encode
 from controlplane.core.fake_node import FakeNode
+from controlplane.core.protocol import RouterFact
 from controlplane.core.scenes import SCENES
-from controlplane.core.signing import node_key, seal
+from controlplane.core.signing import node_key, router_key, seal
 from controlplane.fleet import models
 from tests.integration.control_kit import FakeFleet, new_loop
 
@@ -265,7 +266,19 @@ def test_one_silent_node_of_many_is_lost_and_comes_back(fleet: FakeFleet, loop: 
     assert fleet.nodes[lost].starts == starts, "its engines were adopted, not restarted"
 
 
-BAD_FACTS = ["no text", "no node", "another key", "another node", "no fact", "unknown state", "a url with a path"]
+BAD_FACTS = {
+    "no text": None,
+    "no node": None,
+    "another key": None,
+    "no fact": lambda fact: fact.clear(),
+    "another node": lambda fact: fact.update(node="n2"),
+    "an unknown state": lambda fact: fact["engines"][0].update(state="haunted"),
+    "a state that no agent tells": lambda fact: fact["engines"][0].update(state="planned"),
+    "a url with a path": lambda fact: fact["engines"][0].update(url="http://10.0.0.1:80/admin"),
+    "a time that is none": lambda fact: fact["engines"][0].update(started_at=1e300),
+    "a number too large": lambda fact: fact["engines"][0].update(spec_generation=1 << 80),
+    "a GPU no row could hold": lambda fact: fact["gpus"][0].update(index=1 << 40),
+}
 
 
 @pytest.mark.parametrize("problem", BAD_FACTS)
@@ -279,14 +292,8 @@ def test_a_bad_fact_is_refused_and_said_so_once(
         name = "n9"
     elif problem == "another key":
         key = node_key(demo.secret, "n2")
-    elif problem == "another node":
-        document["node"] = "n2"
-    elif problem == "no fact":
-        document = {"node": "n1"}
-    elif problem == "unknown state":
-        document["engines"][0]["state"] = "haunted"
-    else:
-        document["engines"][0]["url"] = "http://10.0.0.1:80/admin"
+    if spoil := BAD_FACTS[problem]:
+        spoil(document)
     raw = names.fact_key("agent", name).encode() + (b"\xff\n" if problem == "no text" else b"")
     valkey.set(raw, seal(key, document))
     with caplog.at_level(logging.WARNING, "controlplane.control.facts"):
@@ -296,6 +303,12 @@ def test_a_bad_fact_is_refused_and_said_so_once(
     shown = raw.decode(errors="backslashreplace").replace("\\", "\\\\").replace("\n", "\\n")
     assert len(said) == 1 and said[0].startswith(f"{shown} is refused")
     assert len(demo.listed(LLAMA)) == 4
+
+
+def test_a_routers_impossible_stamp_is_refused(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
+    fact = RouterFact("r9", "boot", 1, 0.0, epoch=1 << 80, generation=0)
+    valkey.set(names.fact_key("router", "r9"), seal(router_key(demo.secret), encode(fact)))
+    assert [each.router for each in loop.reader.read(valkey, set(), 0.0).routers] == ["r1"]
 
 
 def test_an_older_fact_is_not_believed_again(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
