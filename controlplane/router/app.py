@@ -12,7 +12,7 @@ import orjson
 from controlplane.core.protocol import EngineLoad, ModelRoute, RequestRow, RouterRow, RoutingTable
 from controlplane.core.routing import Path, Reason
 from controlplane.router import answers, identity, metrics_page, readiness
-from controlplane.router.client import ClientConnection, ClientRequest
+from controlplane.router.client import ClientConnection
 from controlplane.router.counters import Counters
 from controlplane.router.engines import Directory, Engine
 from controlplane.router.errors import ApiError
@@ -21,6 +21,7 @@ from controlplane.router.ledger import Ledger
 from controlplane.router.limits import Limits
 from controlplane.router.paths import ENDPOINTS, Endpoint, normalise, query_value
 from controlplane.router.probes import probe
+from controlplane.router.reading import ClientRequest
 from controlplane.router.upstream import Fault
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,11 @@ class Router:
 
     def closed(self, client: ClientConnection) -> None:
         self.clients.discard(client)
+
+    def admit(self, request: ClientRequest) -> None:
+        table = self.directory.table
+        if table is not None:
+            identity.authenticate(table, request.headers)
 
     def serve(self, client: ClientConnection, request: ClientRequest) -> None:
         path = normalise(request.target)

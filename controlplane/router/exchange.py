@@ -14,10 +14,11 @@ from controlplane.core.protocol import RequestRow
 from controlplane.core.routing import Path, Reason
 from controlplane.router import answers, bodies, errors, flows, identity, usage
 from controlplane.router.bodies import Body
-from controlplane.router.client import ClientConnection, ClientRequest
+from controlplane.router.client import ClientConnection
 from controlplane.router.engines import Engine, Model
 from controlplane.router.errors import ApiError
 from controlplane.router.legs import Answer
+from controlplane.router.reading import ClientRequest
 from controlplane.router.relay import Relay, Streamed
 from controlplane.router.upstream import Fault
 
@@ -104,8 +105,7 @@ class Exchange:
         key = identity.authenticate(table, self.request.headers)
         if self.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise errors.bad_request("Compressed request bodies are not supported.", code="unsupported_encoding")
-        self.body = bodies.parse(self.request.body(), self.router.limits)
-        self.request.body_parts.clear()
+        self.body = bodies.parse(self.request.take_body(), self.router.limits)
         model = self.router.directory.models.get(self.body.model)
         if model is None:
             message = f"The model {self.body.model[:200]!r} does not exist."

@@ -12,6 +12,8 @@ class Limits:
     head_bytes: int = 32 * 1024
     """Of a client's request line and headers. Larger: 431."""
     headers: int = 100
+    unadmitted_bytes: int = 64 * 1024
+    """Of a body, before the client must have shown its API key, if one is needed."""
     json_depth: int = 100
     """Engines parse recursively: deeper documents could crash them."""
     pipelined: int = 64

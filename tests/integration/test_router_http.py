@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.core.protocol import KeyEntry
 from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine, Leg
 from tests.integration.router_kit import QUICK, TEXT, fakes, running, until, whole_model
@@ -236,3 +238,63 @@ async def test_a_stop_lets_streams_finish_and_ends_the_rest_with_an_error(tmp_pa
         await asyncio.wait_for(kit.task, 10)
         with pytest.raises(OSError):
             await asyncio.open_connection("127.0.0.1", kit.port)
+
+
+def chunked(*chunks: bytes, trailer: bytes = b"") -> bytes:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks) + trailer
+
+
+@pytest.mark.parametrize(
+    "begun", [chunked(b"{}", trailer=b"0\r\nx: "), chunked(b"{}", trailer=b"2;ext=")], ids=["trailer", "ext"]
+)
+async def test_what_is_no_body_may_not_grow_without_end(tmp_path: Path, begun: bytes) -> None:
+    async with running(tmp_path) as kit:
+        answer = await exchange(kit.port, begun, *[b"x" * 16_384] * 64)
+        assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_body_in_tiny_chunks_is_read(tmp_path: Path) -> None:
+    raw = json.dumps({**TEXT, "prompt": "x" * 30_000}).encode()
+    pieces = [raw[at : at + 2] for at in range(0, len(raw), 2)]
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
+        sent = chunked(*pieces, trailer=b"0\r\na: b\r\n\r\n").replace(b"host: x", b"connection: close")
+        answer = await exchange(kit.port, sent)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert engine.legs[0].body["prompt"] == "x" * 30_000
+
+
+async def test_a_large_body_without_the_key_is_not_read_to_its_end(tmp_path: Path) -> None:
+    key = KeyEntry(hashlib.sha256(b"secret").hexdigest(), "team")
+    body = b" " * 1_000_000
+    async with running(tmp_path, require_key=True, keys=(key,)) as kit:
+        answer = await exchange(kit.port, post(body)[:200_000])
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        admitted = await exchange(kit.port, post(body, "authorization: Bearer secret", "connection: close"))
+        assert admitted.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_any_number_of_upgrades_is_ignored_one_after_another(tmp_path: Path) -> None:
+    one = b"GET /livez HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    last = one.replace(b": upgrade\r", b": close, upgrade\r")
+    async with running(tmp_path) as kit:
+        answer = await exchange(kit.port, one * 1500 + last)
+        assert answer.count(b"HTTP/1.1 200 OK") == 1501
+        assert answer.count(b"connection: close") == 1
+
+
+async def test_http_1_0_is_told_that_the_connection_closes(tmp_path: Path) -> None:
+    async with running(tmp_path) as kit:
+        answer = await exchange(kit.port, b"GET /livez HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+        assert b"connection: close" in answer
+
+
+async def test_a_client_that_leaves_behind_a_full_pipeline_is_noticed(tmp_path: Path) -> None:
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
+        engine.always = act.hang
+        reader, writer = await asyncio.open_connection("127.0.0.1", kit.port)
+        writer.write(post(json.dumps(TEXT).encode()) + post(b" " * 200_000))
+        leg = (await until(lambda: engine.legs))[0]
+        writer.close()
+        await until(lambda: leg.cancelled, "cancelled", 5)
+        del reader
