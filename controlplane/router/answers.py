@@ -1,11 +1,15 @@
-"""Builds the heads of answers, and the route header that every one of them carries."""
+"""Builds the heads of answers, and the route header that every one of them carries; judges and reshapes engines' bodies."""
 
 from __future__ import annotations
 
 import time
+from typing import Any
+
+import orjson
 
 from controlplane.core.routing import Path, Reason
-from controlplane.router.errors import STATUS_TEXT
+from controlplane.router import sse
+from controlplane.router.errors import STATUS_TEXT, ApiError
 
 JSON = b"application/json"
 
@@ -51,3 +55,28 @@ def head(
         extra,
         b"connection: close\r\n" if close else b"",
     )
+
+
+def is_sound(body: bytes) -> bool:
+    """Whether a whole answer with status 200 to a generation is all there and no failure in disguise."""
+    document = _object(body)
+    return document is not None and not sse.gave_up(document)
+
+
+def refusal(status: int, body: bytes) -> bytes:
+    """An engine's 4xx as the client sees it: OpenAI-shaped ones as they are, FastAPI's with their text, nothing else."""
+    document = _object(body) or {}
+    error = document.get("error")
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        return body
+    said = document.get("detail", document.get("message", error))
+    message = said if isinstance(said, str) else "The engine refused this request."
+    return ApiError(status, message, Reason.BAD_REQUEST).document()
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None

@@ -148,10 +148,12 @@ class Exchange:
         retry_after = answer.headers.get(b"retry-after")
         if retry_after is not None and retry_after.isdigit():
             extra = b"retry-after: %b\r\n" % retry_after
-        content_type = answer.headers.get(b"content-type", answers.JSON)
+        content_type, body = answer.headers.get(b"content-type", answers.JSON), answer.body
+        if answer.status >= 400:
+            content_type, body = answers.JSON, answers.refusal(answer.status, body)
         close = not self.request.keep_alive or self.router.stopping
-        head = answers.head(answer.status, self.id, self._route(), content_type, len(answer.body), close, extra)
-        self.client.write(head + answer.body)
+        head = answers.head(answer.status, self.id, self._route(), content_type, len(body), close, extra)
+        self.client.write(head + body)
 
     def _refuse(self, error: ApiError) -> bool:
         """Answers with an error, or ends a stream with it. True if the connection must be closed."""
@@ -199,10 +201,12 @@ class Exchange:
         counters.by_outcome[(self.model_name, self.path, self.reason, self.outcome)] += 1
         if not self.model_name:
             return  # never got as far as a model: counted, not told one by one
+        relay = self.relay
+        if relay is not None and self.outcome in ("cancelled", "cut") and self.status == 200:
+            self._count_what_went_out(relay)
         ttft = None if self.first_at is None else self.first_at - self.started
         if ttft is not None and self.outcome == "ok":
             counters.saw_ttft(self.model_name, ttft)
-        relay = self.relay
         self.router.telemetry.request(
             RequestRow(
                 id=self.id.decode(),
@@ -227,6 +231,13 @@ class Exchange:
                 retries=self.retries,
             )
         )
+
+    def _count_what_went_out(self, relay: Relay) -> None:
+        """For a stream that never came to its usage event."""
+        self.first_at = relay.first_at
+        if self.usage.output is None:
+            counted = self.need.prompt_tokens if self.prefill_end is not None else None
+            self.usage = usage.Usage(prompt=counted, output=relay.events)
 
 
 def _between_ms(start: float | None, end: float | None) -> float | None:

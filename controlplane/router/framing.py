@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 _MAX_SIZE_LINE = 256
+_MAX_TRAILERS = 8192
 
 
 class BadFraming(ValueError):
@@ -20,10 +21,6 @@ class Framing(Protocol):
 
     def feed(self, data: bytes) -> bytes:
         """The payload in `data`. Raises BadFraming."""
-        ...
-
-    def close(self) -> bool:
-        """The connection was closed: whether that is a proper end."""
         ...
 
     @property
@@ -48,23 +45,6 @@ class Sized:
         self.ended = self.left == 0
         return data
 
-    def close(self) -> bool:
-        return self.ended
-
-
-class UntilClose:
-    """Neither length nor chunks: ends with the connection."""
-
-    as_it_came = False
-    ended = False
-
-    def feed(self, data: bytes) -> bytes:
-        return data
-
-    def close(self) -> bool:
-        self.ended = True
-        return True
-
 
 class Chunked:
     """transfer-encoding: chunked."""
@@ -75,9 +55,7 @@ class Chunked:
         self._rest = b""  # an incomplete size line or trailer
         self._need = 0  # bytes of the open chunk still to come, its CRLF included
         self._trailers = False
-
-    def close(self) -> bool:
-        return self.ended
+        self._trailer_size = 0
 
     def feed(self, data: bytes) -> bytes:
         if not self._need and not self._rest and not self._trailers:
@@ -131,6 +109,9 @@ class Chunked:
     def _line(self, line: bytes) -> None:
         if self._trailers:
             self.ended = not line
+            self._trailer_size += len(line) + 2
+            if self._trailer_size > _MAX_TRAILERS:
+                raise BadFraming("endless trailers")
             return
         size = _size(line)
         if size:
@@ -160,7 +141,7 @@ def of_head(headers: dict[bytes, bytes], status: int) -> Framing:
         return Chunked()
     length = headers.get(b"content-length")
     if length is None:
-        return UntilClose()
+        raise BadFraming("no length: an answer that ends with its connection may have been cut anywhere")
     if not length.isdigit():
         raise BadFraming("not a content-length")
     return Sized(int(length))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from controlplane.router import framing, sse
+from controlplane.router import answers, framing, sse
 from controlplane.router.client import ClientConnection
 from controlplane.router.errors import ApiError, engine_fault
 from controlplane.router.legs import Answer, WaitingSink
@@ -64,7 +64,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self._client = client
         self._head_of = head_of
         self._limits = limits
-        self._expects_done = expects_done
+        self._expects_done = expects_done  # a generation: [DONE] at the end of a stream, a JSON object as a whole
         self._chunked = not http10
         self._late_after = late_after
         self._on_first = on_first
@@ -82,6 +82,8 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self.first_at: float | None = None
         """Monotonic."""
         self.gaps_ms: list[float] = []
+        self.events = 0
+        """Sent to the client: its output tokens, roughly."""
 
     # --- from the engine connection ---
 
@@ -175,7 +177,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         if self._status >= 500 or self._status < 200 or 300 <= self._status < 400 or self._status in (401, 403):
             # 401 and 403 speak of the router's key, not of the client's.
             self.settle(Fault("status", status=self._status))
-        elif self._status == 200 and sse.aborted(body):
+        elif self._status == 200 and self._expects_done and not answers.is_sound(body):
             self.settle(Fault("stream"))
         else:
             self.settle(Answer(self._status, self._headers, body))
@@ -187,6 +189,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
             if len(self.gaps_ms) < GAPS_KEPT:
                 self.gaps_ms.append((now - self._last_at) * 1000.0)
             self._last_at = now
+            self.events += out.count(sse.END)
             self._client.write(as_it_came if as_it_came is not None and self._chunked else self._frame(out))
         elif self._state is _State.HELD:
             self._parts.append(out)
@@ -203,11 +206,14 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
 
     def _open(self, out: bytes) -> None:
         self._state = _State.OPEN
+        self.events += out.count(sse.END)
         self._on_first()
         length = int(self._headers[b"content-length"]) if self._sized else None
         head = self._head_of(self._headers.get(b"content-type", b"application/octet-stream"), length)
         if self.connection is not None:
             self.connection.patience_s = self._limits.stream_idle_s
+            self.connection.touched = time.monotonic()
+            self.connection.streaming = True
         self._client.follow(self.connection)
         self._client.write(head + self._frame(out))
 

@@ -14,15 +14,17 @@ import orjson
 from controlplane.router.usage import with_details
 
 DONE = b"data: [DONE]\n\n"
-_END = b"\n\n"
+END = b"\n\n"
 _USAGE = (b'"usage":{', b'"usage": {')
-_ERROR = (b'{"error"', b'"object":"error"')
-_ABORT = (b'"finish_reason":"abort"', b'"finish_reason": "abort"')
+_ERROR = (b'"error"', b'"abort"', b"event: error", b"event:error")
 
 
-def aborted(payload: bytes) -> bool:
-    """Whether an engine says that it gave a request up: it is being stopped, and status 200 only looks well."""
-    return _ABORT[0] in payload or _ABORT[1] in payload
+def gave_up(document: dict[str, Any]) -> bool:
+    """Whether an engine says that it failed or gave the request up: status 200 only looks well."""
+    if document.get("error") or document.get("object") == "error":
+        return True
+    choices = document.get("choices")
+    return isinstance(choices, list) and any(isinstance(c, dict) and c.get("finish_reason") == "abort" for c in choices)
 
 
 class EventWatch:
@@ -43,8 +45,8 @@ class EventWatch:
         if self._rest:
             payload = self._rest + payload
             self._rest = b""
-        if not payload.endswith(_END):
-            cut = payload.rfind(_END) + 2
+        if not payload.endswith(END):
+            cut = payload.rfind(END) + 2
             if cut < 2:
                 if len(payload) > self._limit:
                     return payload
@@ -54,11 +56,11 @@ class EventWatch:
             payload = payload[:cut]
         if (
             _USAGE[0] in payload
-            or _ERROR[0] in payload
-            or _ABORT[0] in payload
             or _USAGE[1] in payload
+            or _ERROR[0] in payload
             or _ERROR[1] in payload
-            or _ABORT[1] in payload
+            or _ERROR[2] in payload
+            or _ERROR[3] in payload
         ):
             payload = self._inspect(payload)
         if payload.endswith(DONE):
@@ -72,11 +74,11 @@ class EventWatch:
 
     def _inspect(self, payload: bytes) -> bytes:
         kept: list[bytes] = []
-        for event in payload.split(_END):
+        for event in payload.split(END):
             if not event:
                 continue
             document = _document(event)
-            if document.get("error") or document.get("object") == "error" or aborted(event):
+            if gave_up(document) or _is_error_event(event):
                 self.error = True
                 break
             usage = document.get("usage")
@@ -85,8 +87,12 @@ class EventWatch:
                 if self._strip_usage and document.get("choices") == []:
                     continue
                 event = with_details(event, self._prompt_details)
-            kept.append(event + _END)
+            kept.append(event + END)
         return b"".join(kept)
+
+
+def _is_error_event(event: bytes) -> bool:
+    return any(line.startswith(b"event:") and line[6:].strip() == b"error" for line in event.split(b"\n"))
 
 
 def _document(event: bytes) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import httptools
 from controlplane.router import framing
 
 _HEAD_LIMIT = 64 * 1024
+_INTERIM_LIMIT = 8
 
 FaultKind = Literal["connect", "closed", "protocol", "timeout", "status", "stream", "too_large"]
 
@@ -56,13 +57,16 @@ class EngineConnection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._keep_alive = True
         self._stale_s = 0.0
+        self._interim = 0
         self.closed = False
         self.paused = False
         self.uses = 0
         self.touched = 0.0
-        """Monotonic time of the start of the request, the last read, or the return to the pool."""
+        """Monotonic time of the start of the request, the last payload of a stream, or the return to the pool."""
         self.patience_s = 0.0
         """How long it may stay untouched while a request is open."""
+        self.streaming = False
+        """Payload counts as a touch. Until then the whole answer must come within the patience, however it dribbles in."""
 
     # --- used by the pool and by legs ---
 
@@ -80,6 +84,8 @@ class EngineConnection(asyncio.Protocol):
         self._sink = sink
         self._framing = None
         self._head = b""
+        self._interim = 0
+        self.streaming = False
         self._stale_s = stale_s
         self.touched = time.monotonic()
         self.patience_s = patience_s
@@ -120,13 +126,12 @@ class EngineConnection(asyncio.Protocol):
         if self._sink is None:
             self.abort()  # an engine has nothing to say unasked
             return
-        self.touched = time.monotonic()
         try:
             if self._framing is not None:
                 self._body(data)
             else:
                 self._read_head(data)
-        except (framing.BadFraming, httptools.HttpParserError):
+        except (framing.BadFraming, httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.fail(Fault("protocol"))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -135,9 +140,6 @@ class EngineConnection(asyncio.Protocol):
         sink = self._sink
         self._sink = None
         if sink is None:
-            return
-        if exc is None and self._framing is not None and self._framing.close():
-            sink.end()
             return
         fresh_silence = self.uses > 1 and not self._head and self._framing is None
         sink.lost(Fault("closed", stale=fresh_silence and time.monotonic() - self.touched < self._stale_s))
@@ -159,6 +161,9 @@ class EngineConnection(asyncio.Protocol):
             rest = self._head[end:]
             if status >= 200:
                 break
+            self._interim += 1
+            if self._interim > _INTERIM_LIMIT:
+                raise framing.BadFraming("endless interim answers")
             self._head = rest  # 1xx: the real head is still to come
         self._framing = framing.of_head(self._headers, status)
         self._keep_alive = parser.should_keep_alive()
@@ -175,6 +180,8 @@ class EngineConnection(asyncio.Protocol):
         assert reader is not None and sink is not None
         payload = reader.feed(data) if data else b""
         if payload:
+            if self.streaming:
+                self.touched = time.monotonic()
             sink.body(payload, data if reader.as_it_came else None)
         if reader.ended and self._sink is sink:
             self._finish(sink)

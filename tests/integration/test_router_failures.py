@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.core.protocol import RequestRow
 from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine, Leg, words
 from tests.integration.router_kit import (
@@ -41,6 +42,9 @@ STREAM_FAULTS = {
     **{name: FAULTS[name] for name in ("500", "closed")},
 }
 
+MET = 24
+"""So many requests meet the worse of two equal engines: each chooses at random."""
+
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 async def test_another_engine_takes_over_before_the_first_byte(tmp_path: Path, fault: act.Act) -> None:
@@ -48,7 +52,7 @@ async def test_another_engine_takes_over_before_the_first_byte(tmp_path: Path, f
         for engine in engines:
             engine.acts = [fault]
         engines[1].acts = []
-        for number in range(6):  # whichever comes first, the bad one is met once
+        for number in range(MET):
             response = await kit.post({**TEXT, "prompt": f"hello {number}"})
             assert response.status_code == 200, response.text
         assert engines[0].acts == []
@@ -61,7 +65,7 @@ async def test_a_stream_that_fails_before_its_first_event_starts_again_elsewhere
         for engine in two.decodes:
             engine.acts = [fault]
         two.d2.acts = []
-        for number in range(6):
+        for number in range(MET):
             events = await two.kit.events({**TEXT, "prompt": f"hello {number}"})
             assert text_of(events) == "".join(words(f"hello {number}", 4))
             assert events[-1] == "[DONE]"
@@ -167,7 +171,7 @@ async def test_a_decode_engine_that_cannot_be_reached_is_replaced_with_the_same_
 async def test_kv_that_a_lost_decode_may_have_pulled_is_never_used_again(tmp_path: Path) -> None:
     async with pair(tmp_path, prefills=1) as two:
         two.d1.always = act.close
-        for number in range(6):
+        for number in range(MET):
             assert (await two.kit.post({**TEXT, "prompt": f"x{number}"})).status_code == 200
         used = [leg.body["kv_transfer_params"]["remote_request_id"] for leg in two.d1.generations() + two.d2.generations()]
         assert two.d1.generations()
@@ -177,7 +181,7 @@ async def test_kv_that_a_lost_decode_may_have_pulled_is_never_used_again(tmp_pat
 async def test_a_failed_engine_is_set_aside_until_it_generates_again(tmp_path: Path) -> None:
     async with fakes("e1", "e2") as (bad, good), running(tmp_path, whole_model(bad, good)) as kit:
         await bad.stop()
-        for number in range(8):
+        for number in range(MET):
             assert (await kit.post({**TEXT, "prompt": f"x{number}"})).status_code == 200
         assert kit.router.set_aside() == ("e1",)
         bad.always = act.answer(500)
@@ -287,3 +291,87 @@ async def test_two_requests_at_once_under_one_id_are_kept_apart(tmp_path: Path) 
         answers = await asyncio.gather(*(kit.post(body, "/v1/completions", **{"x-request-id": "same"}) for body in bodies))
         assert len({answer.headers["x-request-id"] for answer in answers}) == 3
         assert len({leg.headers["x-request-id"] for leg in engine.legs}) == 3
+
+
+def raw_answer(head: str, body: bytes = b"", end: bool = True) -> act.Act:
+    """Any bytes as an answer; with `end` the connection is closed after them."""
+
+    async def answer(engine: FakeEngine, leg: Leg) -> None:
+        leg.writer.write(f"HTTP/1.1 {head}\r\n\r\n".encode() + body)
+        await leg.writer.drain()
+        if end:
+            leg.writer.close()
+        await asyncio.sleep(3600)
+
+    return answer
+
+
+def dribble(begin: bytes, piece: bytes) -> act.Act:
+    async def answer(engine: FakeEngine, leg: Leg) -> None:
+        leg.writer.write(begin)
+        while True:
+            leg.writer.write(piece)
+            await leg.writer.drain()
+            await asyncio.sleep(0.05)
+
+    return answer
+
+
+JSON_HEAD = "200 OK\r\ncontent-type: application/json"
+LIES = {
+    "101": raw_answer("101 Switching\r\nconnection: upgrade\r\nupgrade: x"),
+    "no length and cut": raw_answer(JSON_HEAD, b'{"choices":[{"text":"a'),
+    "no length": raw_answer(JSON_HEAD, b'{"choices":[{"text":"a"}]}'),
+    "empty": raw_answer(JSON_HEAD + "\r\ncontent-length: 0", end=False),
+    "not JSON": raw_answer(JSON_HEAD + "\r\ncontent-length: 4", b"<ok>", end=False),
+    "error with 200": act.answer(200, {"error": {"message": "tcp://10.9.8.7:5600"}}),
+    "endless 102": dribble(b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
+    "endless trailers": dribble(
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"x: " + b"y" * 200 + b"\r\n"
+    ),
+    "dribbled body": dribble(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n{", b" "),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+async def test_what_is_no_answer_is_never_passed_off_as_one(tmp_path: Path, lie: act.Act) -> None:
+    limits = replace(QUICK, first_byte_s=0.6)
+    async with fakes("e1", "e2") as engines, running(tmp_path, whole_model(*engines), limits=limits) as kit:
+        engines[0].always = lie
+        for number in range(4):
+            response = await kit.post({**TEXT, "prompt": f"hello {number}"})
+            assert response.status_code == 200, response.text
+            assert response.json()["choices"][0]["text"]
+        assert engines[0].legs
+
+
+REFUSALS = {
+    "html": (b"<html>tcp://10.9.8.7:5600</html>", "The engine refused this request."),
+    "detail": (b'{"detail":"Too many images"}', "Too many images"),
+    "details": (b'{"detail":[{"loc":["x"]}]}', "The engine refused this request."),
+    "old vLLM": (b'{"object":"error","message":"max_tokens is 5","code":400}', "max_tokens is 5"),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSALS.values(), ids=REFUSALS)
+async def test_a_refusal_is_always_openai_shaped(tmp_path: Path, body: bytes, message: str) -> None:
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
+        engine.always = raw_answer(f"400 X\r\ncontent-type: text/html\r\ncontent-length: {len(body)}", body, end=False)
+        response = await kit.post(TEXT)
+        assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
+        assert response.json()["error"]["message"] == message
+
+
+async def test_a_stream_that_breaks_off_is_told_with_what_went_out(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1) as two:
+        rows: list[RequestRow] = []
+        two.kit.router.telemetry.request = rows.append  # type: ignore[assignment, method-assign]
+        two.d1.acts = [act.break_stream(3)]
+        await two.kit.post({**TEXT, "stream": True})
+        two.d1.step_s = 0.05
+        async with two.kit.client.stream("POST", two.kit.url + "/v1/completions", json={**TEXT, "stream": True}) as answer:
+            await anext(answer.aiter_bytes())
+        await until(lambda: len(rows) == 2)
+        assert [row.outcome for row in rows] == ["cut", "cancelled"]
+        assert rows[0].output_tokens == 3
+        assert all(row.ttft_ms and row.prompt_tokens and row.output_tokens for row in rows)

@@ -116,6 +116,22 @@ def test_an_endless_event_is_not_kept() -> None:
     assert watch.finish() == b""
 
 
+@pytest.mark.parametrize(
+    "event",
+    [b'data: { "error" : {"message": "x"}}', b'event: error\ndata: {"message":"x"}', b'data: {"object" : "error"}',
+     b'data: {"choices":[{"finish_reason" : "abort"}]}'],
+)  # fmt: skip
+def test_an_error_is_known_however_it_is_spelled(event: bytes) -> None:
+    watch = sse.EventWatch(True, 10_000)
+    assert (watch.feed(EVENTS + event + b"\n\n"), watch.error) == (EVENTS, True)
+
+
+def test_words_of_a_model_are_no_errors() -> None:
+    said = b'data: {"choices":[{"text":"error","finish_reason":null},{"text":"event: error abort"}]}\n\n'
+    watch = sse.EventWatch(True, 10_000)
+    assert (watch.feed(said), watch.error) == (said, False)
+
+
 # --- bodies and fields ---
 
 
