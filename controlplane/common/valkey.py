@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 from redis.asyncio import Redis
@@ -54,6 +55,15 @@ def connect_sync(url: str, timeout_s: float = 2.0) -> redis.Redis:
         socket_connect_timeout=min(timeout_s, CONNECT_S),
         retry=SyncRetry(NoBackoff(), 0),
     )
+
+
+def usable(url: str) -> bool:
+    """Whether this can be the URL of a Valkey."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def describe(error: BaseException) -> str:

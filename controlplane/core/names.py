@@ -2,6 +2,29 @@
 
 from __future__ import annotations
 
+import re
+
+NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
+"""A node's name becomes a part of paths, queues, keys and command lines, so it has no dot and begins with no dash."""
+LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+LABEL_VALUE_CHARS = 200
+
+
+def check_node_name(name: str) -> str:
+    """`name`. Raises ValueError unless it may name a node."""
+    if not NODE_NAME.fullmatch(name):
+        raise ValueError(f"{name!r:.80} is no node name: use letters, digits, `-` and `_`, at most 63, not `-` first")
+    return name
+
+
+def read_label(text: str) -> tuple[str, str]:
+    """Key and value of a node's label, written KEY=VALUE. Raises ValueError."""
+    key, equals, value = text.partition("=")
+    if not equals or not LABEL_KEY.fullmatch(key) or len(value) > LABEL_VALUE_CHARS or "\x00" in value:
+        raise ValueError(f"{text!r:.80} is no label: write KEY=VALUE, the key of letters, digits, `.`, `_` and `-`")
+    return key, value
+
+
 # Environment of every process. Secrets go by file or environment, never by argv.
 ENV_STATE = "TWINPOOL_STATE"  # absolute path of the state folder
 ENV_DATABASE_URL = "TWINPOOL_DATABASE_URL"  # role `app`: postgresql://user:password@host:port/name
@@ -14,6 +37,12 @@ ENV_DJANGO_SECRET_FILE = "TWINPOOL_DJANGO_SECRET_FILE"
 ENV_VLLM_PYTHON = "TWINPOOL_VLLM_PYTHON"  # interpreter that can import vllm
 ENV_ADMIN_PASSWORD = "TWINPOOL_ADMIN_PASSWORD"  # of the first admin user; read by seed_fleet alone
 ENV_CONSOLE_ORIGINS = "TWINPOOL_CONSOLE_ORIGINS"  # comma-separated origins allowed to open the console and its sockets
+ENV_JOIN_TOKEN = "TWINPOOL_JOIN_TOKEN"  # what `manage.py agent` joins with; a secret
+ENV_BOOTSTRAP = "TWINPOOL_BOOTSTRAP"  # "off": use the interpreter that was started (an image with everything installed)
+ENV_POSTGRES_BIN = "TWINPOOL_POSTGRES_BIN"  # folder with initdb and postgres
+ENV_VALKEY_BIN = "TWINPOOL_VALKEY_BIN"  # the valkey-server program
+ENV_ENGINE_MARKER = "TWINPOOL_ENGINE"  # `<node>/<engine>/<rank>/<incarnation>`, in an engine and all that it starts
+ENV_ENGINE_HOME = "TWINPOOL_ENGINE_HOME"  # the state folder of the agent that started it, beside the marker
 ENV_ENGINE_KEY = "VLLM_API_KEY"  # given to an engine process; vLLM's own name, used by simulated engines too
 
 # Valkey keys and channels.
@@ -28,7 +57,7 @@ LIVE_CHANNEL_GROUP = "live"  # channel-layer group prefix: live.<topic with ':' 
 
 
 def fact_key(kind: str, id: str) -> str:
-    """Where an agent or router keeps its present state: `fact:agent:n1`, `fact:router:127.0.0.1-8000`."""
+    """Where an agent or router keeps its present state: `fact:agent:n1`, `fact:router:host-8000`."""
     return f"fact:{kind}:{id}"
 
 
@@ -43,6 +72,7 @@ def node_queue(node: str) -> str:
 
 
 CONTROL_QUEUE = "control"
+CONTROL_KEY = "control:ticked"  # when the control loop last ended a tick, Unix seconds
 
 # Celery tasks of a node agent. Each takes one argument: a signed Command (core.protocol) made with the node's key.
 TASK_START_ENGINE = "workers.start_engine"

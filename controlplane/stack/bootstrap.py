@@ -6,22 +6,24 @@ done (again). A marker says that one was begun: if it is there, the last one was
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
+import math
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from controlplane.common.locks import held
+from controlplane.core.names import ENV_BOOTSTRAP
+from controlplane.stack import installer
 from controlplane.stack.errors import StackError
 from controlplane.stack.install_errors import explain
 
 _NEEDED_BYTES = 700 << 20
-ENV_BOOTSTRAP = "TWINPOOL_BOOTSTRAP"  # "off": use the interpreter that was started (an image with everything installed)
 
 
 def ensure_environment(root: str, argv: list[str]) -> str | None:
@@ -70,7 +72,8 @@ class Environment:
         if self.is_current():
             return
         try:
-            with _exclusively(self.lock_file):
+            waits = partial(_say, "another process is making the environment: waiting for it")
+            with held(self.lock_file, wait_s=math.inf, waits=waits, create=False):
                 if not self.is_current():
                     self._make()
         except FileNotFoundError as error:
@@ -138,56 +141,15 @@ class Environment:
             return
         command = [str(self.python), "-m", "pip", "install", "--require-hashes", "--no-deps", "--retries", "2"]
         command += ["--disable-pip-version-check", "--progress-bar", "off", "-r", str(self.lock_file)]
-        self._run(command, _Progress(count))
+        self._run(command, installer.Progress(count, _say, sys.stdout if sys.stdout.isatty() else None))
 
-    def _run(self, command: list[str], watch: Callable[[str], None] = lambda line: None) -> None:
-        """Run an installer; its last words become the one line of the error. Raises StackError."""
-        lines: list[str] = []
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines = [*lines[-400:], line.rstrip()]
-                watch(line)
-        if process.returncode != 0:
-            raise StackError(explain("\n".join(lines), str(self.root)))
+    def _run(self, command: list[str], watch: Callable[[str], None] | None = None) -> None:
+        installer.run(command, lambda output: explain(output, str(self.root)), watch=watch)
 
 
 def _show_uv(line: str) -> None:
     if line.startswith(("Downloading", "Prepared", "Installed")):
         _say(line.lower())
-
-
-class _Progress:
-    """Turns pip's output into "12 of 104": in place on a terminal, every twentieth line elsewhere."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._seen = count, 0
-
-    def __call__(self, line: str) -> None:
-        if line.startswith("Collecting "):
-            self._seen += 1
-            package = line.split()[1].split("==")[0]
-            if sys.stdout.isatty():
-                print(f"\r\033[Ktwinpool: {self._seen} of {self._count}: {package}", end="", flush=True)
-            elif self._seen % 20 == 0:
-                _say(f"{self._seen} of {self._count} fetched")
-        elif line.startswith("Installing collected"):
-            print("\r\033[K" if sys.stdout.isatty() else "", end="")
-            _say("unpacking them")
-
-
-@contextmanager
-def _exclusively(lock: Path) -> Iterator[None]:
-    """Hold an advisory lock on an existing file (read-only will do)."""
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say("another process is making the environment: waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _say(text: str) -> None:

@@ -5,17 +5,19 @@ Installed once per user and lock file, so that a second checkout finds it. Stand
 
 from __future__ import annotations
 
-import fcntl
+import math
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+from controlplane.common.locks import held
 from controlplane.core.names import ENV_VLLM_PYTHON
+from controlplane.stack import installer
 from controlplane.stack.errors import StackError
 from controlplane.stack.install_errors import explain
 from workers.engines.vllm.environment import LOCK, STAMP, NoEngineEnvironment, interpreter, managed_folder
@@ -24,14 +26,12 @@ NEEDED_BYTES = 4 << 30
 """2.7 GB installed, and the wheels while they are unpacked."""
 PYTHONS = ((3, 11), (3, 14))
 
-Progress = Callable[[str], None]
-
 
 def say(text: str) -> None:
     print(f"twinpool: {text}", file=sys.stderr, flush=True)
 
 
-def ensure(progress: Progress = say, env: Mapping[str, str] = os.environ) -> Path:
+def ensure(progress: installer.Say = say, env: Mapping[str, str] = os.environ) -> Path:
     """The interpreter that can import vllm: the one TWINPOOL_VLLM_PYTHON names, else the managed environment's, installed
     now if it is not there. Two callers at once: one works, the other waits. Raises StackError."""
     if env.get(ENV_VLLM_PYTHON):
@@ -41,7 +41,8 @@ def ensure(progress: Progress = say, env: Mapping[str, str] = os.environ) -> Pat
         _refuse_unfit(has_gpu=Path("/proc/driver/nvidia/version").exists())
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with _exclusively(folder.with_name(f"{folder.name}.lock"), progress):
+            waits = partial(progress, "another process is installing the engine environment: waiting for it")
+            with held(folder.with_name(f"{folder.name}.lock"), wait_s=math.inf, waits=waits):
                 if not (folder / STAMP).is_file():
                     _install(folder, env, progress)
         except OSError as error:
@@ -82,7 +83,7 @@ def _refuse_unfit(*, has_gpu: bool) -> None:
         )
 
 
-def _install(folder: Path, env: Mapping[str, str], progress: Progress) -> None:
+def _install(folder: Path, env: Mapping[str, str], progress: installer.Say) -> None:
     """Make the environment, stamp it last. An unstamped folder is what an interrupted installation left."""
     if folder.exists():
         progress("removing what an interrupted installation left")
@@ -95,37 +96,23 @@ def _install(folder: Path, env: Mapping[str, str], progress: Progress) -> None:
         )
     count = sum(line[:1].isalnum() for line in LOCK.read_text().splitlines())
     progress(f"installing the engine environment into {folder} ({count} packages, 2.7 GB, a few minutes)")
-    _run([sys.executable, "-m", "venv", str(folder)], folder, env)
+
+    def explained(output: str) -> str:
+        return _explain(output, folder)
+
+    installer.run([sys.executable, "-m", "venv", str(folder)], explained, env=env)
     scratch = folder / "tmp"
     scratch.mkdir()
     command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--no-deps", "--require-hashes", "--retries", "2"]
     command += ["--only-binary", ":all:", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off"]
-    _run([*command, "-r", str(LOCK)], folder, {**env, "TMPDIR": str(scratch)}, _counted(count, progress))
+    watch = installer.Progress(count, progress)
+    installer.run([*command, "-r", str(LOCK)], explained, env={**env, "TMPDIR": str(scratch)}, watch=watch)
     shutil.rmtree(scratch)
     progress("trying it")
-    _run([str(folder / "bin" / "python"), "-P", "-c", "import torch, transformers, vllm, nixl._api"], folder, env)
+    trial = [str(folder / "bin" / "python"), "-P", "-c", "import torch, transformers, vllm, nixl._api"]
+    installer.run(trial, explained, env=env)
     (folder / STAMP).touch()
     progress("the engine environment is ready")
-
-
-def _run(command: list[str], folder: Path, env: Mapping[str, str], watch: Callable[[str], None] = lambda line: None) -> None:
-    """Raises StackError with the one line that the program's last words mean."""
-    lines: list[str] = []
-    with subprocess.Popen(
-        command,
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines = [*lines[-400:], line.rstrip()]
-            watch(line)
-    if process.returncode != 0:
-        raise StackError(_explain("\n".join(lines), folder))
 
 
 def _explain(output: str, folder: Path) -> str:
@@ -142,31 +129,3 @@ def _explain(output: str, folder: Path) -> str:
         elsewhere="name another folder with XDG_CACHE_HOME",
         afresh=str(folder),
     )
-
-
-def _counted(count: int, progress: Progress) -> Callable[[str], None]:
-    """pip's output as "40 of 150 fetched", every twentieth package."""
-    seen = 0
-
-    def watch(line: str) -> None:
-        nonlocal seen
-        if line.startswith(("Collecting ", "Processing ")):
-            seen += 1
-            if seen % 20 == 0:
-                progress(f"{seen} of {count} fetched")
-        elif line.startswith("Installing collected"):
-            progress("unpacking them")
-
-    return watch
-
-
-@contextmanager
-def _exclusively(file: Path, progress: Progress) -> Iterator[None]:
-    """One installer at a time; a killed one lets go by itself."""
-    with file.open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("another process is installing the engine environment: waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

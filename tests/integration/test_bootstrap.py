@@ -20,16 +20,16 @@ _SHOW = "import sys\ndef dispatch(argv):\n    print('ran in', sys.prefix, argv[1
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What the bootstrap needs of a clone, an empty lock file, and a command that shows where it runs."""
-    stack = tmp_path / "clone" / "controlplane" / "stack"
-    stack.mkdir(parents=True)
-    for file in ("bootstrap.py", "install_errors.py", "errors.py", "__init__.py"):
-        shutil.copy(Path(bootstrap.__file__).with_name(file), stack)
-    shutil.copy(ROOT / "manage.py", tmp_path / "clone")
-    (stack.parent / "__init__.py").touch()
-    (stack / "commands.py").write_text(_SHOW)
-    (tmp_path / "clone" / "requirements.lock").write_text("# nothing\n")
-    return tmp_path / "clone"
+    """A clone's program with an empty lock file and a command that shows where it runs."""
+    clone = tmp_path / "clone"
+    for package in ("stack", "common", "core"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "controlplane" / package, clone / "controlplane" / package, ignore=ignored)
+    shutil.copy(ROOT / "controlplane" / "__init__.py", clone / "controlplane")
+    shutil.copy(ROOT / "manage.py", clone)
+    (clone / "controlplane" / "stack" / "commands.py").write_text(_SHOW)
+    (clone / "requirements.lock").write_text("# nothing\n")
+    return clone
 
 
 def _command(checkout: Path, *arguments: str) -> list[str]:
