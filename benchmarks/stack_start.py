@@ -1,6 +1,6 @@
 """How long a start of the demonstration takes, fresh and warm, how long its stop, and what memory it needs.
 
-`manage.py bench stack_start`: uses a state folder of its own and free ports. Limits of the issue: 45 s, 20 s, 15 s, 1.2 GB.
+`manage.py bench stack_start`: uses a state folder of its own and free ports. Limits: 45 s, 20 s, 15 s, 1.2 GB.
 """
 
 from __future__ import annotations

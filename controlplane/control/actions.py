@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.core.exceptions import ValidationError
-from django.core.validators import validate_slug
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
@@ -19,6 +17,7 @@ from controlplane.control.capacity import why_not
 from controlplane.control.newmodel import MAX_ENGINES, NewModel, check
 from controlplane.control.refused import Refused, refuse_all
 from controlplane.core.lifecycle import ENDED, STEP, observe
+from controlplane.core.names import check_node_name
 from controlplane.fleet import models
 
 NewStep = tuple[str, str, str]
@@ -30,11 +29,9 @@ NAMES_LOCK = 0x6E616D65
 def add_node(actor: str, name: str, *, labels: Mapping[str, str] | None = None, reason: str = "") -> models.Operation:
     """Let an agent of this name join. Its GPUs appear once the agent reports."""
     try:
-        validate_slug(name)
-    except ValidationError as error:
-        raise Refused("invalid", f"node name {name!r:.80}: letters, digits, '-' and '_', at most 63") from error
-    if len(name) > 63:
-        raise Refused("invalid", "node name: at most 63 characters")
+        check_node_name(name)
+    except ValueError as error:
+        raise Refused("invalid", str(error)) from error
     with transaction.atomic():
         try:
             with transaction.atomic():

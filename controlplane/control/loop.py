@@ -27,6 +27,7 @@ from controlplane.control.leases import lease
 from controlplane.control.operations import advance_operations, read_open
 from controlplane.control.publish import TablePublisher
 from controlplane.control.record import record_engines, record_losses, record_nodes
+from controlplane.core import names
 from controlplane.core.plan import Plan
 from controlplane.core.reconcile import RESEND_S, reconcile
 from controlplane.core.world import DrainMark, Sent, World
@@ -108,6 +109,7 @@ class Loop:
         # Progress is judged against the table just published, not the one this tick began with.
         world = replace(world, stamp=(document["epoch"], document["generation"]))
         advance_operations(operations, world, plan.waiting, listed_roles(document))
+        self.valkey.set(names.CONTROL_KEY, f"{time.time():.3f}")
         return plan
 
     def _read_facts(self) -> Facts:

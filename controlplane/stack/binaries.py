@@ -8,10 +8,8 @@ import platform
 import shutil
 from pathlib import Path
 
+from controlplane.core.names import ENV_DATABASE_URL, ENV_POSTGRES_BIN, ENV_VALKEY_BIN, ENV_VALKEY_URL
 from controlplane.stack.errors import StackError
-
-ENV_POSTGRES_BIN = "TWINPOOL_POSTGRES_BIN"  # folder with initdb and postgres
-ENV_VALKEY_BIN = "TWINPOOL_VALKEY_BIN"  # the valkey-server program
 
 
 def postgres_bin() -> Path:
@@ -30,7 +28,7 @@ def postgres_bin() -> Path:
             return folder
     raise StackError(
         "no PostgreSQL programs found: install the requirements again (delete .venv), install PostgreSQL, "
-        f"or set {ENV_POSTGRES_BIN} or TWINPOOL_DATABASE_URL"
+        f"or set {ENV_POSTGRES_BIN} or {ENV_DATABASE_URL}"
     )
 
 
@@ -51,7 +49,7 @@ def valkey_server() -> Path:
             return Path(found)
     raise StackError(
         "no valkey-server found: install the requirements again (delete .venv), install Valkey, "
-        f"or set {ENV_VALKEY_BIN} or TWINPOOL_VALKEY_URL"
+        f"or set {ENV_VALKEY_BIN} or {ENV_VALKEY_URL}"
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from controlplane.common.files import write_private
+from controlplane.common.valkey import usable
 from controlplane.core import names
 from controlplane.core.codec import WrongShape, decode
 from controlplane.stack.errors import StackError
@@ -68,7 +69,7 @@ def external(environ: Mapping[str, str] = os.environ) -> External:
     if found.owner_url and not database:
         raise StackError(f"{names.ENV_DATABASE_OWNER_URL} is set without {names.ENV_DATABASE_URL}: set both or neither")
     for name, url in ((names.ENV_DATABASE_URL, database), (names.ENV_DATABASE_OWNER_URL, found.owner_url)):
-        _check(name, url, ("postgresql", "postgres"), "postgresql://user:password@host:5432/name")
+        _check_database_url(name, url)
     for name, url in ((names.ENV_VALKEY_URL, found.valkey_url), (names.ENV_TELEMETRY_URL, found.telemetry_url)):
         check_broker_url(name, url)
     return found
@@ -76,7 +77,8 @@ def external(environ: Mapping[str, str] = os.environ) -> External:
 
 def check_broker_url(name: str, url: str) -> None:
     """Raises StackError, naming `name`, for a URL that no Valkey can have."""
-    _check(name, url, ("redis", "rediss"), "redis://:password@host:6379/0")
+    if url and not usable(url):
+        raise StackError(f"{name} is no usable URL: write it like redis://:password@host:6379/0")
 
 
 def load(state: StateFolder) -> Endpoints:
@@ -113,13 +115,13 @@ def _file(state: StateFolder) -> Path:
     return state.secrets / "endpoints.json"
 
 
-def _check(name: str, url: str, schemes: tuple[str, ...], example: str) -> None:
+def _check_database_url(name: str, url: str) -> None:
     if not url:
         return
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in schemes and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        good = parts.scheme in ("postgresql", "postgres") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        usable = False
-    if not usable:
-        raise StackError(f"{name} is no usable URL: write it like {example}")
+        good = False
+    if not good:
+        raise StackError(f"{name} is no usable URL: write it like postgresql://user:password@host:5432/name")

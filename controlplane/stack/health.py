@@ -1,4 +1,5 @@
-"""Health checks: each makes an async function `check(started_at)` that never raises and never takes longer than 3 s."""
+"""Health checks. Each makes an async function that says whether a process started at a Unix time answers now; it does not
+raise for what a process does, and gives up within 5 s."""
 
 from __future__ import annotations
 
@@ -6,14 +7,20 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import redis
 
+from controlplane.common.valkey import UNREACHABLE, connect_sync
 from controlplane.core import names
 
 Check = Callable[[float], Awaitable[bool]]
+
+FRESH_S = 15.0
+"""A sign of life that is older counts as none."""
 
 
 def reachable(host: str) -> str:
@@ -78,19 +85,34 @@ def in_thread(question: Callable[[], bool]) -> Check:
 
 
 def agent(valkey_url: str, node: str) -> Check:
-    """Whether the agent has told its fact since it was started. (The signature is control's business.)"""
+    """Whether the agent tells its fact. (The signature is control's business.)"""
+
+    def told(client: redis.Redis) -> Any:
+        return json.loads(json.loads(client.get(names.fact_key("agent", node)) or "")["body"])["at"]
+
+    return _sign(valkey_url, told)
+
+
+def control(valkey_url: str) -> Check:
+    """Whether the control loop ticks."""
+    return _sign(valkey_url, lambda client: client.get(names.CONTROL_KEY))
+
+
+def ingest(valkey_url: str) -> Check:
+    """Whether telemetry becomes live rows."""
+    return _sign(valkey_url, lambda client: client.hget(names.live_key("fleet"), "at"))
+
+
+def _sign(valkey_url: str, read: Callable[[redis.Redis], Any]) -> Check:
+    """Whether the time (Unix seconds) that a process leaves in Valkey is fresh and later than its start."""
 
     def told(started_at: float) -> bool:
-        client = redis.Redis.from_url(valkey_url, socket_timeout=2, socket_connect_timeout=2)
         try:
-            envelope = client.get(names.fact_key("agent", node))
-            if not isinstance(envelope, bytes):
-                return False
-            return float(json.loads(json.loads(envelope)["body"])["at"]) >= started_at
-        except (redis.RedisError, ValueError, KeyError, TypeError):
+            with connect_sync(valkey_url) as client:
+                at = float(read(client))
+        except (*UNREACHABLE, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return False
-        finally:
-            client.close()
+        return max(started_at, time.time() - FRESH_S) <= at < math.inf
 
     async def check(started_at: float) -> bool:
         return await asyncio.to_thread(told, started_at)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import ipaddress
 import json
 import os
-import re
 import socket
 import sys
 from collections.abc import Sequence
@@ -29,9 +29,6 @@ from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder, chosen, read_json
 from controlplane.stack.services import ROOT
 
-_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
-ENV_JOIN_TOKEN = "TWINPOOL_JOIN_TOKEN"  # noqa: S105 - a variable's name
-
 
 @dataclass(frozen=True)
 class JoinToken:
@@ -42,7 +39,7 @@ class JoinToken:
     telemetry_url: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        check_node_name(self.node)
+        names.check_node_name(self.node)
         if len(bytes.fromhex(self.node_key)) != 32:
             raise ValueError("node_key must be 32 bytes")
 
@@ -58,19 +55,17 @@ class JoinToken:
             raise StackError("this is no join token: copy the whole line that `manage.py join-token NODE` printed") from None
 
 
-def check_node_name(name: str) -> None:
-    """Raises ValueError unless `name` may name a node: it becomes part of paths, queues and command lines."""
-    if not _NODE.fullmatch(name):
-        raise ValueError(f"{name!r:.80} is no node name: use letters, digits, `-` and `_`, at most 63")
-
-
 def print_token(arguments: Sequence[str], root: Path) -> int:
-    """`join-token NODE [--valkey-url URL]`: makes the node known, so that its agent's facts are taken, and prints the token.
-    The token alone goes to standard output."""
+    """`join-token NODE [--address HOST[:PORT]]`: makes the node known, so that its agent's facts are taken, and prints the
+    token, which alone goes to standard output. The password of Valkey is the stored one: it is never an argument."""
     parser = argparse.ArgumentParser(prog="manage.py join-token", description="Print a token for a node's agent (a secret).")
     parser.add_argument("node", help="the node's name: letters, digits, - and _")
-    parser.add_argument("--valkey-url", help="how that node reaches Valkey (default: --join-address of `up`, else loopback)")
-    parser.add_argument("--telemetry-url", default="", help="another server for telemetry")
+    parser.add_argument(
+        "--address",
+        metavar="HOST[:PORT]",
+        default="",
+        help="how that node reaches the stack's Valkey (default: --join-address of `up`, else where the stack has it)",
+    )
     parser.add_argument("--state", metavar="DIR")
     read = parser.parse_args(arguments)
     state = chosen(read.state, root)
@@ -79,19 +74,19 @@ def print_token(arguments: Sequence[str], root: Path) -> int:
             f"there is no control plane in {state.path}: start one with `manage.py up`, or name it with --state"
         )
     try:
-        check_node_name(read.node)
+        names.check_node_name(read.node)
     except ValueError as error:
         raise StackError(str(error)) from error
     known = endpoints.load(state)
-    url = read.valkey_url or _join_url(known)
-    if not url:
-        raise StackError("no Valkey is known yet: start the stack once, or give --valkey-url")
-    endpoints.check_broker_url("--valkey-url", url)
+    if not known.valkey_url:
+        raise StackError("no Valkey is known yet: start the stack once")
+    url = join_url(known.valkey_url, read.address or known.join_address)
     if health.is_loopback(urlsplit(url).hostname or ""):
-        print("twinpool: this token works on this machine only: start `up` with --join-address IP", file=sys.stderr)
+        message = "this token works on this machine only: start `up` with --join-address IP, or give --address"
+        print(f"twinpool: {message}", file=sys.stderr)
     _make_known(state, read.node)
     key = signing.node_key(state.fleet_secret(), read.node).hex()
-    print(JoinToken(read.node, key, url, read.telemetry_url or known.telemetry_url).text())
+    print(JoinToken(read.node, key, url, known.telemetry_url).text())
     return 0
 
 
@@ -100,7 +95,7 @@ def run_agent(arguments: Sequence[str], root: Path) -> int:
     so that a service manager can start the agent again without it."""
     parser = argparse.ArgumentParser(
         prog="manage.py agent",
-        description=f"Join this machine to a fleet. The token comes from {ENV_JOIN_TOKEN} or standard input.",
+        description=f"Join this machine to a fleet. The token comes from {names.ENV_JOIN_TOKEN} or standard input.",
     )
     parser.add_argument("--state", metavar="DIR")
     parser.add_argument("--accelerators", default="nvml", help="nvml (default), cpu:N or sim:8xh100-sxm")
@@ -113,7 +108,7 @@ def run_agent(arguments: Sequence[str], root: Path) -> int:
     write_private(key_file, bytes.fromhex(token.node_key))
     home = state.node(token.node)
     home.mkdir(mode=0o700, exist_ok=True)
-    env = {name: value for name, value in os.environ.items() if name != ENV_JOIN_TOKEN}
+    env = {name: value for name, value in os.environ.items() if name != names.ENV_JOIN_TOKEN}
     env |= {
         names.ENV_STATE: str(state.path),
         names.ENV_VALKEY_URL: token.valkey_url,
@@ -161,24 +156,45 @@ def _make_known(state: StateFolder, node: str) -> None:
 
 def _token(state: StateFolder) -> JoinToken:
     kept = state.secrets / "join.json"
-    text = os.environ.get(ENV_JOIN_TOKEN, "")
+    text = os.environ.get(names.ENV_JOIN_TOKEN, "")
     if not text and kept.is_file():
-        return decode(JoinToken, read_json(kept))
+        try:
+            return decode(JoinToken, read_json(kept))
+        except WrongShape as error:
+            raise StackError(f"{kept} is damaged: remove it and give the join token again") from error
     if not text:
         if sys.stdin.isatty():
             print("twinpool: paste the join token", file=sys.stderr)
         text = sys.stdin.readline()
     if not text.strip():
-        raise StackError(f"no join token: set {ENV_JOIN_TOKEN}, or pipe what `manage.py join-token NODE` printed")
+        raise StackError(f"no join token: set {names.ENV_JOIN_TOKEN}, or pipe what `manage.py join-token NODE` printed")
     token = JoinToken.read(text)
     write_private(kept, json.dumps(encode(token)).encode())
     return token
 
 
-def _join_url(known: endpoints.Endpoints) -> str:
-    if not (known.valkey_url and known.join_address):
-        return known.valkey_url
-    parts = urlsplit(known.valkey_url)
-    host = f"[{known.join_address}]" if ":" in known.join_address else known.join_address
-    login, _, _ = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{login}@{host}:{parts.port}"))
+def join_url(url: str, address: str) -> str:
+    """The URL of a Valkey, password included, as it is reached at `address` (HOST or HOST:PORT; empty: as it is). Raises
+    StackError."""
+    if not address:
+        return url
+    parts = urlsplit(url)
+    host = f"[{address}]" if _is_ipv6(address) else address
+    try:
+        named = urlsplit(f"//{host}")
+        good = bool(named.hostname) and named.netloc == host and not {"@", " "} & set(host) and named.port != 0
+        port = named.port or parts.port
+    except ValueError:
+        good = False
+    if not good:
+        raise StackError(f"--address {address:.80} is no address: write HOST or HOST:PORT, like 10.0.0.1:6379")
+    bare = f"[{named.hostname}]" if ":" in (named.hostname or "") else named.hostname
+    login, at, _ = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{login}{at}{bare}" + (f":{port}" if port else "")))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False

@@ -7,18 +7,17 @@ the control plane's processes use. Grants on tables belong to the migrations.
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from controlplane.common.files import write_private
+from controlplane.core.names import ENV_POSTGRES_BIN
 from controlplane.stack.binaries import postgres_bin
 from controlplane.stack.errors import StackError
 from controlplane.stack.privilege import Identity, identity_for
@@ -73,8 +72,8 @@ class PostgresUrls:
 
 
 class EmbeddedPostgres:
-    """One cluster in `folder` (its parent must exist). `start()` and `stop()` for a test; the stack's supervisor uses the
-    parts: `prepare()`, `command()`, `is_ready()`, `provision()`."""
+    """One cluster in `folder` (its parent must exist): `prepare` it, run its `command`, and `provision` it once it
+    `is_ready`."""
 
     def __init__(self, folder: Path, port: int, passwords: PostgresPasswords) -> None:
         self.folder = folder.absolute()
@@ -85,15 +84,6 @@ class EmbeddedPostgres:
         )
         self._passwords = passwords
         self._identity: Identity | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def app_url(self) -> str:
-        return self.urls.app
-
-    @property
-    def owner_url(self) -> str:
-        return self.urls.owner
 
     @property
     def identity(self) -> Identity:
@@ -140,46 +130,6 @@ class EmbeddedPostgres:
             connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(_id(DATABASE)))
             grant = sql.SQL("GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}").format(_id(DATABASE), _id(APP))
             connection.execute(grant)
-
-    def start(self, log: IO[bytes] | None = None, timeout_s: float = 60.0) -> PostgresUrls:
-        """Start it as a child of this process, ready and provisioned. Raises StackError."""
-        self.prepare()
-        output = log if log is not None else subprocess.DEVNULL
-        self._process = subprocess.Popen(
-            self.command(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            **self.spawn_options,
-        )
-        deadline = time.monotonic() + timeout_s
-        while not self.is_ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                code = self._process.returncode
-                self.stop()
-                raise StackError(f"PostgreSQL did not start on port {self.port} (exit code {code}): its log tells why")
-            time.sleep(0.05)
-        self.provision()
-        return self.urls
-
-    @property
-    def pid(self) -> int:
-        """The process started by `start`, or 0."""
-        return self._process.pid if self._process else 0
-
-    def stop(self, timeout_s: float = 20.0) -> None:
-        """Fast shutdown of what `start` started; killed if that takes longer than `timeout_s`."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(timeout_s)
-        self._process = None
 
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(
@@ -233,7 +183,7 @@ class EmbeddedPostgres:
         data, program = self._major(), self._program_major()
         if data != program:
             raise StackError(
-                f"{self.data} was made by PostgreSQL {data} but the programs are {program}: set TWINPOOL_POSTGRES_BIN to "
+                f"{self.data} was made by PostgreSQL {data} but the programs are {program}: set {ENV_POSTGRES_BIN} to "
                 f"those of {data}, or choose another --state"
             )
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from controlplane.core.names import ENV_DATABASE_URL
 from controlplane.stack.errors import StackError
 
 
@@ -67,7 +68,7 @@ def identity_for(programs: Path, home: Path) -> Identity:
         return inside
     raise StackError(
         f"PostgreSQL does not run as root, and no other user reaches {home} here: choose a state folder that others may "
-        "pass through (--state /var/lib/twinpool), start as an ordinary user, or set TWINPOOL_DATABASE_URL"
+        f"pass through (--state /var/lib/twinpool), start as an ordinary user, or set {ENV_DATABASE_URL}"
     )
 
 

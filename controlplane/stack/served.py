@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import redis
 
+from controlplane.common.valkey import UNREACHABLE, connect_sync
 from controlplane.core import names, signing
 from controlplane.core.codec import WrongShape, decode
 from controlplane.core.protocol import ROLES_OF_MODE, AgentFact, ModelRoute, RoutingTable
@@ -31,23 +32,27 @@ async def unserved(plan: Plan, models: Iterable[str], since: float) -> list[str]
 
 def _living_table(plan: Plan, since: float) -> RoutingTable | None:
     """The published table, if each of its engines is ready by a fact told since then; None otherwise."""
-    client = redis.Redis.from_url(plan.endpoints.valkey_url, socket_timeout=2, socket_connect_timeout=2)
     secret = plan.state.fleet_secret()
     try:
-        table = decode(RoutingTable, signing.unseal(signing.table_key(secret), _get(client, names.TABLE_KEY)))
-        engines = {(engine.node, engine.id, engine.incarnation) for model in table.models for engine in model.engines}
-        ready = set()
-        for node in {node for node, _, _ in engines}:
-            fact = decode(
-                AgentFact, signing.unseal(signing.node_key(secret, node), _get(client, names.fact_key("agent", node)))
-            )
-            if fact.at >= since:
-                ready |= {(node, engine.id, engine.incarnation) for engine in fact.engines if engine.state == "ready"}
-        return table if engines <= ready else None
-    except (redis.RedisError, signing.BadSignature, WrongShape):
+        with connect_sync(plan.endpoints.valkey_url) as client:
+            table = decode(RoutingTable, signing.unseal(signing.table_key(secret), _get(client, names.TABLE_KEY)))
+            nodes = {engine.node for model in table.models for engine in model.engines}
+            facts = [_fact(client, secret, node) for node in nodes]
+    except (*UNREACHABLE, signing.BadSignature, WrongShape):
         return None
-    finally:
-        client.close()
+    ready = {
+        (fact.node, engine.id, engine.incarnation)
+        for fact in facts
+        for engine in fact.engines
+        if fact.at >= since and engine.state == "ready"
+    }
+    listed = {(engine.node, engine.id, engine.incarnation) for model in table.models for engine in model.engines}
+    return table if listed <= ready else None
+
+
+def _fact(client: redis.Redis, secret: bytes, node: str) -> AgentFact:
+    envelope = _get(client, names.fact_key("agent", node))
+    return decode(AgentFact, signing.unseal(signing.node_key(secret, node), envelope))
 
 
 def _get(client: redis.Redis, key: str) -> bytes:

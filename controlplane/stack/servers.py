@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 import psycopg
-import redis
 
+from controlplane.common.valkey import UNREACHABLE, connect_sync
+from controlplane.core import names
 from controlplane.stack import health
 from controlplane.stack.endpoints import Endpoints, External
 from controlplane.stack.errors import StackError
@@ -58,12 +59,12 @@ def resolve(state: StateFolder, stored: Endpoints, given: External, join_address
 
 def check_external(given: External) -> None:
     """Raises StackError if an external server does not answer."""
-    for url, name in ((given.database_url, "TWINPOOL_DATABASE_URL"), (given.owner_url, "TWINPOOL_DATABASE_OWNER_URL")):
+    for url, name in ((given.database_url, names.ENV_DATABASE_URL), (given.owner_url, names.ENV_DATABASE_OWNER_URL)):
         if url and (problem := database_problem(url)):
             raise StackError(
                 f"the PostgreSQL of {name} ({where(url)}) does not answer: {problem}; start it or correct the URL"
             )
-    for url, name in ((given.valkey_url, "TWINPOOL_VALKEY_URL"), (given.telemetry_url, "TWINPOOL_TELEMETRY_URL")):
+    for url, name in ((given.valkey_url, names.ENV_VALKEY_URL), (given.telemetry_url, names.ENV_TELEMETRY_URL)):
         if url and (problem := broker_problem(url)):
             raise StackError(f"the Valkey of {name} ({where(url)}) does not answer: {problem}; start it or correct the URL")
 
@@ -81,13 +82,11 @@ def database_problem(url: str) -> str:
 
 def broker_problem(url: str) -> str:
     """Why a broker cannot be used; empty if it can."""
-    client = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
     try:
-        client.ping()
-    except (redis.RedisError, OSError) as error:
+        with connect_sync(url, 5.0) as client:
+            client.ping()
+    except UNREACHABLE as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
-    finally:
-        client.close()
     return ""
 
 

@@ -4,8 +4,9 @@ only; `supervisor.py` runs them."""
 from __future__ import annotations
 
 import signal
+import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,6 @@ from controlplane.core.scenes import Scene, SceneNode
 from controlplane.stack import health
 from controlplane.stack.endpoints import Endpoints
 from controlplane.stack.folder import StateFolder
-
-Check = Callable[[float], Awaitable[bool]]
-"""Whether a process that was started at this Unix time answers now."""
 
 # Stages of an ordered stop: what makes work first, then what serves, what runs engines, what records, what stores.
 SOURCES, ROUTERS, AGENTS, RECORDERS, SERVERS = range(5)
@@ -37,7 +35,7 @@ class Service:
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
-    check: Check
+    check: health.Check
     stage: int
     after: tuple[str, ...] = ()
     port: int = 0
@@ -109,9 +107,10 @@ def _web(plan: Plan, common: Mapping[str, str]) -> Service:
 def _router(plan: Plan, common: Mapping[str, str]) -> Service:
     port = plan.endpoints.router_port
     cache = plan.state.router / "table.json"
+    where = ("--host", plan.host, "--port", str(port), "--id", f"{socket.gethostname()}-{port}")
     return Service(
         name="router",
-        argv=_python("-m", "controlplane.router", "--host", plan.host, "--port", str(port), "--cache", str(cache)),
+        argv=_python("-m", "controlplane.router", *where, "--cache", str(cache)),
         env={**common, **_brokers(plan), names.ENV_FLEET_SECRET_FILE: str(plan.state.fleet_key)},
         check=health.http(plan.host, port, "/livez"),
         stage=ROUTERS,
@@ -128,7 +127,7 @@ def _control(plan: Plan, common: Mapping[str, str]) -> Service:
         name="control",
         argv=_python(*worker, *lean),
         env=django_environment(plan, common),
-        check=health.alive(2.0),
+        check=health.control(plan.endpoints.valkey_url),
         stage=SOURCES,
         after=("provisioned",),
     )
@@ -139,7 +138,7 @@ def _ingest(plan: Plan, common: Mapping[str, str]) -> Service:
         name="ingest",
         argv=_python("manage.py", "ingest"),
         env=django_environment(plan, common),
-        check=health.alive(2.0),
+        check=health.ingest(plan.endpoints.valkey_url),
         stage=RECORDERS,
         after=("provisioned",),
     )

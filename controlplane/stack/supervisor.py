@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,15 +20,15 @@ from pathlib import Path
 import psutil
 
 from controlplane.common.processes import how_ended, identity, variable
-from controlplane.core.names import ENV_STATE
+from controlplane.core.names import ENV_ENGINE_HOME, ENV_STATE
 from controlplane.stack.record import Running
 from controlplane.stack.services import PATIENCE_S, ROOT, SERVERS, STOP_S, Service
-from workers.processes import MARKER_HOME
 
 _LONGEST_PAUSE_S = 15.0
 _STEADY_S = 30.0
 _CHECK_EVERY_S = 5.0
 _TRIES_AT_START = 4
+_AFTER_FAULT_S = 2.0
 
 
 class StartFailed(Exception):
@@ -88,7 +89,8 @@ class Child:
             self.exited.set()
 
     async def keep(self) -> None:
-        """Keep it running until cancelled. Raises StartFailed for an essential service that never comes up."""
+        """Keep it running until cancelled; one that runs already is taken as it is. Raises StartFailed for an essential
+        service that never comes up."""
         failures = 0
         while True:
             began = time.monotonic()
@@ -103,16 +105,20 @@ class Child:
             await asyncio.sleep(wait_s)
 
     async def _run_once(self) -> int | None:
+        if self.process is None or self.process.poll() is not None:
+            try:
+                self._spawn()
+            except OSError as error:
+                self.say(self.service.name, f"cannot be started: {error.strerror}")
+                return None
+        watch, exited = asyncio.create_task(self._watch()), asyncio.create_task(self.exited.wait())
         try:
-            self._spawn()
-        except OSError as error:
-            self.say(self.service.name, f"cannot be started: {error.strerror}")
-            return None
-        watch = asyncio.create_task(self._watch())
-        try:
-            await self.exited.wait()
+            await asyncio.wait({watch, exited}, return_when=asyncio.FIRST_COMPLETED)
+            if not exited.done():
+                await watch  # which ends only by an error
         finally:
             watch.cancel()
+            exited.cancel()
         assert self.process is not None
         kill_session(self.process.pid)
         return self.process.returncode
@@ -220,11 +226,16 @@ class Supervisor:
     async def _keep(self, child: Child) -> None:
         for name in child.service.after:
             await self.event(name).wait()
-        try:
-            await child.keep()
-        except StartFailed as failure:
-            self.failure = failure
-            self.failed.set()
+        while True:
+            try:
+                await child.keep()
+            except StartFailed as failure:
+                self.failure = failure
+                self.failed.set()
+                return
+            except Exception:  # noqa: BLE001 - ours, to be seen; no process may be left unattended for it
+                self._say(child.service.name, f"is kept again after an error of the supervisor: {traceback.format_exc()}")
+            await asyncio.sleep(_AFTER_FAULT_S)
 
     def _reap(self) -> None:
         for child in self.children:
@@ -248,8 +259,8 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def kill_session(leader: int, state: Path | None = None) -> None:
-    """SIGKILL to what a dead session leader left: a worker's children outlive its kill -9 (Celery's beat does). Engines lead
-    sessions of their own. With `state`, only processes that carry this state folder in their environment."""
+    """SIGKILL to what a dead session leader left: children outlive a kill -9 of their parent. Engines lead sessions of their
+    own. With `state`, only processes that carry this state folder in their environment."""
     for pid in psutil.pids():
         if pid != leader and _session(pid) == leader and (state is None or variable(pid, ENV_STATE) == str(state)):
             with contextlib.suppress(ProcessLookupError):
@@ -265,4 +276,4 @@ def _session(pid: int) -> int:
 
 def engine_home(pid: int) -> str:
     """The state folder of the agent that started this process as an engine, or as a part of one; empty for all others."""
-    return variable(pid, MARKER_HOME)
+    return variable(pid, ENV_ENGINE_HOME)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import socket
-import subprocess
-import time
 from pathlib import Path
-from typing import IO
 
 from controlplane.common.files import write_private
 from controlplane.stack.binaries import valkey_server
-from controlplane.stack.errors import StackError
 
 # A full broker must refuse, not forget: what is in it (queues, facts) is bounded by its writers.
 _SETTINGS = """\
@@ -41,7 +36,6 @@ class EmbeddedValkey:
         self.url = f"redis://:{password}@127.0.0.1:{port}/0"
         self._password = password
         self._bind = " ".join(["127.0.0.1", *([extra_bind] if extra_bind else [])])
-        self._process: subprocess.Popen[bytes] | None = None
 
     def prepare(self) -> None:
         """Write the folder and the configuration anew."""
@@ -65,40 +59,6 @@ class EmbeddedValkey:
         except OSError:
             return False
         return answer == b"+OK\r\n+PONG\r\n"
-
-    def start(self, log: IO[bytes] | None = None, timeout_s: float = 30.0) -> str:
-        """Start it as a child of this process; returns its URL when it is ready. Raises StackError."""
-        self.prepare()
-        output = log if log is not None else subprocess.DEVNULL
-        self._process = subprocess.Popen(
-            self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
-        deadline = time.monotonic() + timeout_s
-        while not self.is_ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                code = self._process.returncode
-                self.stop()
-                raise StackError(f"Valkey did not start on port {self.port} (exit code {code}): its log tells why")
-            time.sleep(0.02)
-        return self.url
-
-    @property
-    def pid(self) -> int:
-        """The process started by `start`, or 0."""
-        return self._process.pid if self._process else 0
-
-    def stop(self, timeout_s: float = 10.0) -> None:
-        """Orderly shutdown of what `start` started; killed if that takes longer than `timeout_s`."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(timeout_s)
-        self._process = None
 
     @property
     def _configuration(self) -> Path:

@@ -143,7 +143,7 @@ def test_processes_that_are_killed_together_come_back(machine: Machine) -> None:
 
 
 def test_a_token_names_the_node_and_makes_it_known(machine: Machine) -> None:
-    token = machine.run("join-token", "gpu-1", "--valkey-url", "redis://:x@10.0.0.5:6379/0")
+    token = machine.run("join-token", "gpu-1", "--address", "10.0.0.5:6379")
     assert token.returncode == 0, token.stderr
     assert len(token.stdout.splitlines()) == 1
     known = machine.run(

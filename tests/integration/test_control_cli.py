@@ -89,7 +89,7 @@ def test_a_config_that_is_none_is_refused_in_one_line(tmp_path: Path, content: b
         (("scale_pool", "m", "mixed", "1"), "there is no model 'm'"),
         (("exchange_roles", "m", "e-1", "e-2"), "there is no model 'm'"),
         (("retry_engine", "e-1"), "there is no engine 'e-1'"),
-        (("add_node", "n1", "--label", "x"), "is not KEY=VALUE"),
+        (("add_node", "n1", "--label", "x"), "write KEY=VALUE"),
     ],
 )
 def test_a_bad_command_says_why(words: tuple[str, ...], reason: str) -> None:

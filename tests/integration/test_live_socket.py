@@ -33,7 +33,7 @@ from controlplane.live import hub as hub_module
 from controlplane.live.hub import Hub, hub
 from controlplane.live.reader import Reader
 from controlplane.stack.ports import free_port
-from controlplane.stack.valkey import EmbeddedValkey
+from controlplane.stack.testing import StartedValkey
 from controlplane.telemetry.publish import WRITE, Publisher
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ class Web:
         self.origin = f"http://127.0.0.1:{self.port}"
         self.cookie = ""
         self._folder = folder
-        self.valkey = EmbeddedValkey(folder / "valkey", free_port(), "secret-of-this-test")
+        self.valkey = StartedValkey(folder / "valkey", free_port(), "secret-of-this-test")
 
     def start(self) -> None:
         self.start_valkey()

@@ -13,12 +13,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from controlplane.core.names import ENV_POSTGRES_BIN
 from controlplane.stack import privilege
-from controlplane.stack.binaries import ENV_POSTGRES_BIN, postgres_bin
+from controlplane.stack.binaries import postgres_bin
 from controlplane.stack.errors import StackError
 from controlplane.stack.ports import free_port
-from controlplane.stack.postgres import EmbeddedPostgres, PostgresPasswords
+from controlplane.stack.postgres import PostgresPasswords
 from controlplane.stack.privilege import identity_for
+from controlplane.stack.testing import StartedPostgres
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="asks how root is handled")
 PASSWORDS = PostgresPasswords(*(secrets.token_urlsafe(12) for _ in range(3)))
@@ -33,7 +35,7 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def _works(postgres: EmbeddedPostgres) -> tuple[str, int]:
+def _works(postgres: StartedPostgres) -> tuple[str, int]:
     """Start it, write, kill it, start it again, read. Returns what was read and the uid it ran under."""
     try:
         urls = postgres.start()
@@ -52,7 +54,7 @@ def _works(postgres: EmbeddedPostgres) -> tuple[str, int]:
 
 
 def test_what_was_committed_survives_a_kill(open_folder: Path) -> None:
-    word, uid = _works(EmbeddedPostgres(open_folder / "postgres", free_port(), PASSWORDS))
+    word, uid = _works(StartedPostgres(open_folder / "postgres", free_port(), PASSWORDS))
     assert word == "kept"
     assert uid != 0
 
@@ -60,7 +62,7 @@ def test_what_was_committed_survives_a_kill(open_folder: Path) -> None:
 @only_root
 def test_root_below_a_private_folder_uses_a_namespace(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    postgres = EmbeddedPostgres(tmp_path / "postgres", free_port(), PASSWORDS)
+    postgres = StartedPostgres(tmp_path / "postgres", free_port(), PASSWORDS)
     assert _works(postgres)[0] == "kept"
     assert postgres.identity.prefix[0] == "unshare"
     assert tmp_path.stat().st_mode & 0o777 == 0o700
@@ -74,7 +76,7 @@ def test_programs_out_of_reach_are_copied_with_their_libraries(open_folder: Path
     for folder in (package, package.with_name(package.name + ".libs")):
         shutil.copytree(folder, hidden / folder.name, symlinks=True, ignore=shutil.ignore_patterns("*.a", "locale", "doc"))
     monkeypatch.setenv(ENV_POSTGRES_BIN, str(hidden / package.name / "pginstall" / "bin"))
-    postgres = EmbeddedPostgres(open_folder / "postgres", free_port(), PASSWORDS)
+    postgres = StartedPostgres(open_folder / "postgres", free_port(), PASSWORDS)
     assert _works(postgres)[0] == "kept"
     assert postgres.identity.bin.is_relative_to(open_folder / "postgres" / "programs")
 
@@ -91,13 +93,13 @@ def test_an_interrupted_making_is_made_again(open_folder: Path) -> None:
     torn = open_folder / "postgres" / "data.making"
     torn.mkdir(parents=True)
     (torn / "PG_VERSION").write_text("18\n")
-    postgres = EmbeddedPostgres(open_folder / "postgres", free_port(), PASSWORDS)
+    postgres = StartedPostgres(open_folder / "postgres", free_port(), PASSWORDS)
     postgres.folder.chmod(0o711)
     assert _works(postgres)[0] == "kept"
 
 
 def test_a_cluster_of_another_version_is_refused_untouched(open_folder: Path) -> None:
-    postgres = EmbeddedPostgres(open_folder / "postgres", free_port(), PASSWORDS)
+    postgres = StartedPostgres(open_folder / "postgres", free_port(), PASSWORDS)
     postgres.data.mkdir(parents=True)
     postgres.folder.chmod(0o711)
     (postgres.data / "PG_VERSION").write_text("14\n")

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from controlplane.common.processes import identity
+from controlplane.core.names import ENV_ENGINE_HOME
 from controlplane.stack import health, record
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.leftovers import stop_leftovers
@@ -21,7 +22,6 @@ from controlplane.stack.ports import free_port
 from controlplane.stack.record import Record
 from controlplane.stack.services import AGENTS, ROUTERS, SERVERS, SOURCES, Service
 from controlplane.stack.supervisor import Child, Supervisor
-from workers.processes import MARKER_HOME
 
 # Serves HTTP, tells when it stops, and can be made deaf to SIGTERM.
 _SERVER = """
@@ -140,6 +140,26 @@ async def test_a_program_that_does_not_exist_is_told_and_tried_again(bench: Benc
     assert "ghost cannot be started: No such file or directory" in bench.said
 
 
+async def test_a_fault_of_the_supervisor_is_seen_and_the_process_is_kept_as_it_is(bench: Bench) -> None:
+    answers = iter([ZeroDivisionError("odd"), OSError("odd too")])
+
+    async def check(_started_at: float) -> bool:
+        if error := next(answers, None):
+            raise error
+        return True
+
+    program = (sys.executable, "-c", "import time; time.sleep(600)")
+    bench.supervisor.add([Service("web", program, dict(os.environ), check, SOURCES)])
+    web = bench.child("web")
+    await until(lambda: any("ZeroDivisionError: odd" in line for line in bench.said))
+    pid = web.pid
+    await until(lambda: web.state == "ready")
+    assert (web.pid, web.restarts) == (pid, 0)
+    assert any("web is kept again" in line and "OSError: odd too" in line for line in bench.said)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: web.state == "ready" and web.pid != pid)
+
+
 async def test_output_goes_to_the_log_file_also_without_a_reader(bench: Bench) -> None:
     bench.supervisor.add([bench.server("web")])
     log = bench.folder / "web.log"
@@ -151,7 +171,7 @@ async def test_a_dead_supervisors_processes_are_ended_but_strangers_and_engines_
 ) -> None:
     state = StateFolder(tmp_path / "state").create()
     bench.supervisor.add([bench.server("web"), bench.server("agent-n1", AGENTS)])
-    engine_env = os.environ | {MARKER_HOME: str(state.node("n1"))}
+    engine_env = os.environ | {ENV_ENGINE_HOME: str(state.node("n1"))}
     engine = await asyncio.create_subprocess_exec("sleep", "60", env=engine_env, start_new_session=True)
     stranger = await asyncio.create_subprocess_exec("sleep", "60")
     await until(lambda: all(child.state == "ready" for child in bench.supervisor.children))

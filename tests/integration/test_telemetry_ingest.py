@@ -27,7 +27,7 @@ from controlplane.core.sketches import Sketch
 from controlplane.fleet.models import Engine, Gpu, Model, Node, Operation, Pool, Rank, Reservation, TableState
 from controlplane.stack.ports import free_port
 from controlplane.stack.postgres import EmbeddedPostgres
-from controlplane.stack.valkey import EmbeddedValkey
+from controlplane.stack.testing import StartedValkey
 from controlplane.telemetry import fleet_view
 from controlplane.telemetry.testing import Source, engine_row, histogram, request_row
 
@@ -262,7 +262,7 @@ def test_without_postgresql_live_rows_go_on_and_the_stream_keeps_the_rest(
 
 
 def test_when_valkey_comes_back_ingest_goes_on(ingest: Ingest, fleet: dict[str, Any], tmp_path: Path) -> None:
-    own = EmbeddedValkey(tmp_path / "valkey", free_port(), "secret-of-this-test")
+    own = StartedValkey(tmp_path / "valkey", free_port(), "secret-of-this-test")
     with (tmp_path / "valkey.log").open("ab") as log:
         own.start(log)
         try:

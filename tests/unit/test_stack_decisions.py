@@ -14,7 +14,7 @@ from controlplane.stack.endpoints import External
 from controlplane.stack.errors import StackError, explained
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.install_errors import explain
-from controlplane.stack.join import JoinToken, check_node_name
+from controlplane.stack.join import JoinToken, _token, join_url
 from controlplane.stack.output import LogFile, last_error
 from controlplane.stack.services import PATIENCE_S, STOP_S
 from controlplane.stack.supervisor import pause_s
@@ -114,7 +114,49 @@ def test_what_is_no_join_token_is_refused(text: str) -> None:
 @pytest.mark.parametrize("name", ["", "-a", "a/b", "..", "a b", "a" * 64, "a\n"])
 def test_a_name_that_could_leave_its_folder_is_no_node(name: str) -> None:
     with pytest.raises(ValueError, match="no node name"):
-        check_node_name(name)
+        names.check_node_name(name)
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("", "redis://:p%40w@127.0.0.1:6379/0"),
+        ("10.0.0.1", "redis://:p%40w@10.0.0.1:6379/0"),
+        ("valkey.example:7000", "redis://:p%40w@valkey.example:7000/0"),
+        ("fd00::1", "redis://:p%40w@[fd00::1]:6379/0"),
+        ("[fd00::1]:7000", "redis://:p%40w@[fd00::1]:7000/0"),
+    ],
+)
+def test_a_node_is_given_the_stored_password_with_the_address_it_reaches(address: str, url: str) -> None:
+    assert join_url("redis://:p%40w@127.0.0.1:6379/0", address) == url
+
+
+@pytest.mark.parametrize("address", ["redis://x", "me@host", "host:port", "host:0", "a b", "host/1", ":7", "[::1", "h?x"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(StackError, match="is no address: write HOST"):
+        join_url("redis://:pw@127.0.0.1:6379/0", address)
+
+
+@pytest.mark.parametrize("kept", ["", "{}", "[", '{"node": "a/b"}', '{"node": "a", "node_key": "zz", "valkey_url": "u"}'])
+def test_a_damaged_token_in_the_state_folder_is_told_with_its_remedy(
+    tmp_path: Path, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(names.ENV_JOIN_TOKEN, raising=False)
+    state = StateFolder(tmp_path / "state").create(for_node=True)
+    (state.secrets / "join.json").write_text(kept)
+    with pytest.raises(StackError, match=r"join\.json is damaged: remove it and give the join token again"):
+        _token(state)
+
+
+@pytest.mark.parametrize("text", ["x", "=y", "-a=b", "a=" + "b" * 201, "a=\x00", "ä=b"])
+def test_what_is_no_label_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write KEY=VALUE"):
+        names.read_label(text)
+
+
+def test_a_label_may_have_an_empty_value_and_equal_signs() -> None:
+    assert names.read_label("zone=a=b") == ("zone", "a=b")
+    assert names.read_label("spot=") == ("spot", "")
 
 
 def test_the_state_option_is_taken_off_a_django_command() -> None:

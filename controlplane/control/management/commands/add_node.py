@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.control import actions
 from controlplane.control.cli import actor, answer, explained
+from controlplane.core.names import read_label
 
 
 class Command(BaseCommand):
@@ -19,14 +20,10 @@ class Command(BaseCommand):
         parser.add_argument("--reason", default="")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        labels = dict(_label(each) for each in options["label"])
+        try:
+            labels = dict(map(read_label, options["label"]))
+        except ValueError as error:
+            raise CommandError(f"--label: {error}") from error
         with explained():
             operation = actions.add_node(actor(), options["name"], labels=labels, reason=options["reason"])
         self.stdout.write(answer(operation, node=options["name"]))
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise CommandError(f"--label: {text!r:.80} is not KEY=VALUE")
-    return key, value
