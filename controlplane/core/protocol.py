@@ -69,7 +69,7 @@ class EngineRoute:
     dp: int = 1
     compat: str = ""
     max_num_seqs: int = 256
-    engine_key: str = ""
+    engine_key: str = field(default="", repr=False)
     """Only for a `--table` FILE (trusted by its mode) whose engines were not started by an agent; published tables leave it
     empty and routers derive the key (core.signing.engine_key)."""
 
@@ -269,7 +269,6 @@ class RouterFact:
     epoch: int
     generation: int
     version: int = VERSION
-    url: str = ""
     loads: tuple[EngineLoad, ...] = ()
     set_aside: tuple[str, ...] = ()
     """Engines that this router does not use now because they failed it."""

@@ -7,7 +7,9 @@ import logging
 import os
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from controlplane.common import valkey
 from controlplane.common.files import BadKey, read_key
 from controlplane.core import names
 from controlplane.router.limits import Limits
@@ -23,11 +25,11 @@ def main(argv: list[str] | None = None) -> int:
         nargs="?",
         const="",
         metavar="URL",
-        help=f"follow the published table; without URL: {names.ENV_VALKEY_URL}",
+        help=f"follow the published table; without URL (better, if it has a password): {names.ENV_VALKEY_URL}",
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0: any free port")
-    parser.add_argument("--id", default="", help="the router's name in facts; default HOST-PORT")
+    parser.add_argument("--id", default="", help="the router's name in facts, unique in the fleet; default HOSTNAME-PORT")
     parser.add_argument(
         "--cache", type=Path, metavar="FILE", help="disk copy of the published table, used while Valkey is away"
     )
@@ -44,6 +46,9 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+log = logging.getLogger(__name__)
+
+
 class _Unusable(ValueError):
     """A setting that cannot work; the message names the remedy."""
 
@@ -54,8 +59,10 @@ def _options(args: argparse.Namespace) -> Options:
     url = "" if args.table is not None else args.valkey or os.environ.get(names.ENV_VALKEY_URL, "")
     if args.table is None and not url:
         raise _Unusable(f"no routing table: give --table FILE, --valkey URL, or set {names.ENV_VALKEY_URL}.")
-    if url and not url.startswith(("redis://", "rediss://", "unix://")):
-        raise _Unusable("the Valkey URL must start with redis://, rediss:// or unix://.")
+    if url and not valkey.usable(url):
+        raise _Unusable("the Valkey URL is no usable one: write it like redis://:password@host:6379/0.")
+    if args.valkey and urlsplit(args.valkey).password:
+        log.warning("the password in --valkey is seen by every user of this machine: give it in %s", names.ENV_VALKEY_URL)
     return Options(
         host=args.host,
         port=args.port,

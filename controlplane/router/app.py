@@ -1,4 +1,4 @@
-"""The router as a whole: which endpoint a request is for, the endpoints that need no engine, and the once-a-second work."""
+"""The router as a whole: which endpoint a request is for, the endpoints that need no engine, and the twice-a-second work."""
 
 from __future__ import annotations
 
@@ -166,8 +166,13 @@ class Router:
         """A task that is kept alive until it is done."""
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a task failed inside the router", exc_info=error)
 
     def _refuse_request(self, client: ClientConnection, request: ClientRequest, error: ApiError, extra: bytes = b"") -> None:
         id = identity.request_id(request.headers, self.ids_in_use)

@@ -6,14 +6,12 @@ decode engines renew the lease of waiting requests; without a decode leg it ends
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
 End = Literal["pulled", "stranded", "client_gone", "dropped"]
 """pulled: the decode engine answered. stranded: its leg failed or never started. dropped: late and not to be believed."""
-
-ENDED_KEPT = 1000
 
 
 @dataclass(slots=True)
@@ -26,8 +24,6 @@ class Entry:
     """Unix seconds. Afterwards the owner may have given the KV away."""
     lease_s: float
     decode: str = ""
-    ended_at: float | None = None
-    how: End | None = None
 
 
 class Ledger:
@@ -35,7 +31,6 @@ class Ledger:
         self._open: dict[int, Entry] = {}
         self._held: dict[int, Entry] = {}
         """Ended for the request, but the owner keeps the KV until the deadline."""
-        self.ended: deque[Entry] = deque(maxlen=ENDED_KEPT)
         self.totals: Counter[End] = Counter()
 
     def open(self, request: str, owner: str, incarnation: int, size: int, lease_s: float, now: float) -> Entry:
@@ -47,9 +42,7 @@ class Ledger:
         """Ends an entry once; later calls for it do nothing."""
         if self._open.pop(id(entry), None) is None:
             return
-        entry.ended_at, entry.how = now, how
         self.totals[how] += 1
-        self.ended.append(entry)
         if how != "pulled":
             # A decode engine may have renewed the lease up to now.
             entry.deadline = max(entry.deadline, now + entry.lease_s) if entry.decode else entry.deadline

@@ -9,11 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-
+from controlplane.common.valkey import UNREACHABLE, connect
 from controlplane.core import names, signing
 from controlplane.core.codec import encode
 from controlplane.core.protocol import RouterFact
@@ -27,25 +23,17 @@ POLL_S = 2.0
 TICK_S = 1.0
 WAIT_FIRST_S = 0.2
 WAIT_MAX_S = 5.0
-LOST = (RedisError, OSError, TimeoutError)
-
-
-def client(url: str) -> Redis:
-    """A client that gives up soon: this module does its own waiting. Raises ValueError for a URL that is none."""
-    return Redis.from_url(url, socket_connect_timeout=2.0, socket_timeout=5.0, retry=Retry(NoBackoff(), 0))
+ANSWER_S = 5.0
 
 
 class Link:
-    def __init__(
-        self, router: Router, tables: Tables, outbox: Outbox, secret: bytes, url: str, telemetry_url: str, own_url: str
-    ) -> None:
+    def __init__(self, router: Router, tables: Tables, outbox: Outbox, secret: bytes, url: str, telemetry_url: str) -> None:
         self._router = router
         self._tables = tables
         self._outbox = outbox
         self._key = signing.router_key(secret)
-        self._broker = client(url)
-        self._stream = client(telemetry_url) if telemetry_url != url else self._broker
-        self._own_url = own_url
+        self._broker = connect(url, ANSWER_S, max_connections=None)
+        self._stream = connect(telemetry_url, ANSWER_S, max_connections=None) if telemetry_url != url else self._broker
         self._seq = 0
         self._told: RouterFact | None = None
         self._told_at = 0.0
@@ -65,7 +53,7 @@ class Link:
                 await self._flush()
                 await self._broker.delete(names.fact_key("router", self._router.id))
                 await self._broker.publish(names.FACT_CHANNEL, f"router:{self._router.id}")
-        except LOST:
+        except UNREACHABLE:
             log.info("Valkey is away: the last records were not sent")
         for each in {self._broker, self._stream}:
             await each.aclose()
@@ -77,7 +65,7 @@ class Link:
             started = time.monotonic()
             try:
                 await work()
-            except LOST as error:
+            except UNREACHABLE as error:
                 if time.monotonic() - started > 2 * POLL_S:
                     wait_s, away = WAIT_FIRST_S, False  # it had worked
                 if not away:
@@ -110,7 +98,6 @@ class Link:
             at=time.time(),
             epoch=epoch,
             generation=generation,
-            url=self._own_url,
             loads=self._router.loads(),
             set_aside=self._router.set_aside(),
         )

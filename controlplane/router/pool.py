@@ -51,7 +51,7 @@ class Pool:
         return connection
 
     def sweep(self, now: float) -> None:
-        """Called about once a second: drops unused connections and fails legs whose engine has been silent too long."""
+        """Called about twice a second: drops unused connections and fails legs whose engine has been silent too long."""
         oldest = now - self._limits.engine_idle_s
         for connection in [c for c in self._idle if c.closed or c.touched < oldest]:
             self._idle.remove(connection)

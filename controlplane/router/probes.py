@@ -23,8 +23,8 @@ async def probe(engine: Engine, limits: Limits) -> None:
         collector = legs.Collector(limits.answer_bytes)
         request = engine.request(b"/v1/completions", body, b"")
         outcome = await legs.run(engine.pool, request, collector, limits.probe_s, limits)
-        # 400 and 404: an engine that serves, but not completions (embedding models).
-        good = not isinstance(outcome, Fault) and outcome.status in (200, 400, 404)
+        # Not 404 either: an engine started again with another model must not come back as this one.
+        good = not isinstance(outcome, Fault) and outcome.status == 200
     finally:
         engine.breaker.probed(good, time.monotonic())
     if good:

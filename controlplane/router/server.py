@@ -36,6 +36,7 @@ class Options:
     host: str
     port: int
     id: str = ""
+    """Unlike that of every other router of the fleet: each keeps its fact under it. Empty: HOSTNAME-PORT."""
     table: Path | None = None
     valkey_url: str = field(default="", repr=False)
     telemetry_url: str = field(default="", repr=False)
@@ -52,7 +53,7 @@ class Server:
         self._options = options
         self._listener = _listen(options.host, options.port)
         self.port: int = self._listener.getsockname()[1]
-        id = options.id or f"{options.host}-{self.port}"
+        id = options.id or f"{socket.gethostname()}-{self.port}"
         self._outbox = Outbox(id)
         telemetry = self._outbox if options.valkey_url else NoTelemetry()
         self.router = Router(id, options.limits, options.fleet_secret, telemetry)
@@ -94,10 +95,7 @@ class Server:
         options = self._options
         assert options.fleet_secret is not None
         telemetry_url = options.telemetry_url or options.valkey_url
-        own_url = f"http://{options.host}:{self.port}"
-        return Link(
-            self.router, self._tables, self._outbox, options.fleet_secret, options.valkey_url, telemetry_url, own_url
-        )
+        return Link(self.router, self._tables, self._outbox, options.fleet_secret, options.valkey_url, telemetry_url)
 
 
 def run(options: Options) -> None:

@@ -12,14 +12,14 @@ from typing import Any
 import msgpack
 
 from controlplane.core.codec import encode
-from controlplane.core.protocol import Record, RecordKind, RequestRow, RouterRow
+from controlplane.core.protocol import VERSION, Record, RecordKind, RequestRow, RouterRow
 
 KEPT_ROWS = 5000
 BATCH_ROWS = 250
 
 
 class Outbox:
-    """At most once: a record that was sent but not confirmed is sent again with the same sequence number."""
+    """A record is sent until that is confirmed, each time with the same sequence number, by which its reader knows it again."""
 
     def __init__(self, router_id: str) -> None:
         self.boot = secrets.token_hex(8)
@@ -55,6 +55,6 @@ class Outbox:
 
     def _record(self, kind: RecordKind, rows: tuple[Mapping[str, Any], ...]) -> bytes:
         self._seq += 1
-        record = Record(v=1, source=self._source, boot=self.boot, seq=self._seq, at=time.time(), kind=kind, rows=rows)
+        record = Record(v=VERSION, source=self._source, boot=self.boot, seq=self._seq, at=time.time(), kind=kind, rows=rows)
         packed: bytes = msgpack.packb(encode(record))
         return packed

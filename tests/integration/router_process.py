@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ class RouterProcess:
 
     @property
     def id(self) -> str:
-        return f"127.0.0.1-{self.port}"
+        return f"{socket.gethostname()}-{self.port}"
 
     def log(self) -> str:
         return self.log_file.read_text()

@@ -17,7 +17,7 @@ import redis
 from controlplane.core import names, signing
 from controlplane.core.protocol import EngineRoute, ModelRoute
 from controlplane.stack.ports import free_port
-from controlplane.stack.valkey import EmbeddedValkey
+from controlplane.stack.testing import StartedValkey
 from tests.integration.agent_kit import until
 from tests.integration.router_process import SECRET, fact_of, publish, router_process, rows_of, table
 
@@ -58,9 +58,9 @@ def model() -> Iterator[ModelRoute]:
 
 
 @pytest.fixture
-def own_valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
+def own_valkey(tmp_path: Path) -> Iterator[StartedValkey]:
     """One that a test may stop and start."""
-    server = EmbeddedValkey(tmp_path / "valkey", free_port(), secrets.token_urlsafe(12))
+    server = StartedValkey(tmp_path / "valkey", free_port(), secrets.token_urlsafe(12))
     with (tmp_path / "valkey.log").open("ab") as log:
         server.start(log)
         yield server
@@ -81,7 +81,6 @@ def test_a_published_table_is_used_at_once_and_acknowledged(
         assert stat.S_IMODE(cache.stat().st_mode) == 0o600
         fact = fact_of(valkey, router)
         assert fact
-        assert fact.url == router.url
         assert [(load.engine, load.incarnation, load.in_flight) for load in fact.loads] == [("e1", 3, 0)]
         assert router.stop() == 0
         assert fact_of(valkey, router) is None
@@ -134,7 +133,7 @@ def test_each_request_and_the_router_itself_are_told(
 
 
 def test_the_router_serves_while_valkey_is_away_and_starts_from_its_disk_copy(
-    own_valkey: EmbeddedValkey, tmp_path: Path, model: ModelRoute
+    own_valkey: StartedValkey, tmp_path: Path, model: ModelRoute
 ) -> None:
     cache = tmp_path / "table.json"
     options = ("--valkey", "--cache", str(cache))
@@ -183,3 +182,12 @@ def test_a_bad_start_is_one_clear_line(tmp_path: Path, options: tuple[str, ...],
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_password_in_the_command_line_is_warned_of_and_not_repeated(tmp_path: Path) -> None:
+    with router_process(tmp_path, "", "--valkey", f"redis://:hunter2@127.0.0.1:{free_port()}/0") as router:
+        assert (
+            f"the password in --valkey is seen by every user of this machine: give it in {names.ENV_VALKEY_URL}"
+            in router.log()
+        )
+        assert "hunter2" not in router.log()
