@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 from celery import Celery, bootsteps
@@ -18,6 +19,7 @@ from celery.signals import setup_logging, worker_shutting_down
 from celery.worker.consumer import Consumer
 from celery.worker.state import maybe_shutdown
 
+from controlplane.common.valkey import CELERY
 from controlplane.core import names
 from workers.node import Node
 
@@ -85,29 +87,17 @@ def make_app(node: Node) -> NodeApp:
     app = NodeApp("workers")
     app.node = node
     app.conf.update(
+        CELERY,
         broker_url=node.config.broker_url,
         result_backend=node.config.broker_url,
-        result_expires=60,
-        result_backend_transport_options={"retry_policy": {"max_retries": 2, "interval_start": 0.1, "interval_max": 0.5}},
         task_default_queue=names.node_queue(node.config.node),
         task_create_missing_queues=True,
-        task_serializer="json",
-        result_serializer="json",
-        accept_content=["json"],
-        worker_enable_remote_control=False,
         worker_consumer=NodeConsumer,
         worker_prefetch_multiplier=1,
         worker_redirect_stdouts=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
-        # A server that vanished without a word is noticed, not waited for.
-        broker_transport_options={"socket_timeout": 10, "socket_connect_timeout": 3, "socket_keepalive": True},
-        redis_socket_timeout=5,
-        redis_socket_connect_timeout=3,
-        broker_connection_retry_on_startup=True,
-        broker_connection_max_retries=None,
         task_send_sent_event=False,
         worker_send_task_events=False,
-        timezone="UTC",
     )
     _add_tasks(app, node)
     app.steps["worker"].update((AgentStep, SamplerStep))
@@ -173,5 +163,10 @@ def _exit_soon(**_: Any) -> None:
 
 
 def _stop_engines_then_exit(node: Node) -> None:
+    def then_exit(stopping: Future[None]) -> None:
+        if error := stopping.exception():
+            log.error("engines may be left running: stopping them failed", exc_info=error)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     log.info("stopping all engines")
-    node.stop_engines(STOP_ALL_GRACE_S).add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    node.stop_engines(STOP_ALL_GRACE_S).add_done_callback(then_exit)

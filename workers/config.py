@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from controlplane.common import valkey
 from controlplane.common.files import BadKey, read_key
 from controlplane.core import names
 from controlplane.core.accelerators import MEMORY_BYTES
@@ -16,7 +17,7 @@ from controlplane.core.accelerators import MEMORY_BYTES
 T = TypeVar("T")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-"""What nodes, engines and secrets are called: safe as a file name, a queue name and a part of a key."""
+"""What engines and secrets are called: safe as a file name and a part of a key."""
 
 MAX_SIMULATED = 64
 
@@ -58,6 +59,10 @@ def read_config(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Agent
     broker = environ.get(names.ENV_VALKEY_URL, "")
     if not broker:
         raise BadConfig(f"{names.ENV_VALKEY_URL} is not set: give the broker as redis://:password@host:port/0")
+    telemetry = environ.get(names.ENV_TELEMETRY_URL) or broker
+    for name, url in ((names.ENV_VALKEY_URL, broker), (names.ENV_TELEMETRY_URL, telemetry)):
+        if not valkey.usable(url):
+            raise BadConfig(f"{name} is no usable URL: write it like redis://:password@host:6379/0")
     key_file = environ.get(names.ENV_NODE_KEY_FILE, "")
     if not key_file:
         raise BadConfig(f"{names.ENV_NODE_KEY_FILE} is not set: give the file with this node's key")
@@ -71,7 +76,7 @@ def read_config(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Agent
         accelerators=options.accelerators,
         address=options.address,
         broker_url=broker,
-        telemetry_url=environ.get(names.ENV_TELEMETRY_URL) or broker,
+        telemetry_url=telemetry,
         node_key=node_key,
         network_gbps=options.network_gbps,
         labels=dict(options.label),
@@ -96,14 +101,14 @@ def parse_accelerators(text: str) -> Accelerators:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m workers", description="Twinpool's node agent: runs and watches engines.")
-    parser.add_argument("--node", required=True, type=_option(_name), help="this node's name")
+    parser.add_argument("--node", required=True, type=_option(names.check_node_name), help="this node's name")
     parser.add_argument("--state", required=True, type=Path, help="the agent's own folder")
     parser.add_argument(
         "--accelerators", required=True, type=_option(parse_accelerators), help="nvml, cpu:2 or sim:8xh100-sxm"
     )
     parser.add_argument("--address", required=True, help="address that engines bind and routers use")
     parser.add_argument("--network-gbps", type=_option(_rate), default=100.0, help="bandwidth to the other nodes")
-    parser.add_argument("--label", action="append", type=_option(_label), default=[], metavar="KEY=VALUE")
+    parser.add_argument("--label", action="append", type=_option(names.read_label), default=[], metavar="KEY=VALUE")
     parser.add_argument("--log-limit-bytes", type=int, default=16 * 2**20, help="size at which an engine's log is rotated")
     return parser
 
@@ -120,21 +125,8 @@ def _option(parse: Callable[[str], T]) -> Callable[[str], T]:
     return convert
 
 
-def _name(text: str) -> str:
-    if not NAME.fullmatch(text):
-        raise ValueError(f"{text!r:.80} is not a name: letters, digits, '.', '_' and '-', at most 63")
-    return text
-
-
 def _rate(text: str) -> float:
     rate = float(text)
     if not 0.1 <= rate <= 100_000:
         raise ValueError(f"{text!r:.40} is not a bandwidth in Gb/s from 0.1 to 100000")
     return rate
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not NAME.fullmatch(key) or len(value) > 200:
-        raise ValueError(f"{text!r:.80} is not KEY=VALUE")
-    return key, value

@@ -171,10 +171,10 @@ class Engine:
         self._client = EngineClient(config.address, self.record.port, key_of(self._host.config, self.record))
         self._phases = asyncio.create_task(self._serve(self._client)) if self.record.state != "stopping" else None
         self._life = asyncio.create_task(self._live(process, self._phases))
-        self._life.add_done_callback(self._after_life)
+        self._life.add_done_callback(self._after)
 
-    def _after_life(self, life: asyncio.Task[None]) -> None:
-        error = None if life.cancelled() else life.exception()
+    def _after(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
         if error:
             self._host.lost(error)
 
@@ -315,6 +315,7 @@ class Engine:
         if self._killer:
             self._killer.cancel()
         self._killer = asyncio.create_task(self._kill(deadline))
+        self._killer.add_done_callback(self._after)
 
     async def _kill(self, deadline: float) -> None:
         await asyncio.sleep(max(0.0, deadline - time.time()))

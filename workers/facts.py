@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from controlplane.common.valkey import UNREACHABLE, connect, describe
 from controlplane.core import names
 from controlplane.core.codec import encode
 from controlplane.core.protocol import AgentFact, EngineFact
 from controlplane.core.signing import seal
-from workers.broker import UNREACHABLE, connect, describe
 
 log = logging.getLogger(__name__)
 

@@ -18,11 +18,7 @@ from pathlib import Path
 import psutil
 
 from controlplane.common.processes import how_ended, identity, variable
-
-MARKER = "TWINPOOL_ENGINE"
-"""Variable `<node>/<engine>/<rank>/<incarnation>` in the environment of an engine and of all it starts."""
-MARKER_HOME = "TWINPOOL_ENGINE_HOME"
-"""The state folder of the agent that started it: agents of two installations on one machine leave each other's alone."""
+from controlplane.core.names import ENV_ENGINE_HOME, ENV_ENGINE_MARKER
 
 POLL_S = 1.0
 
@@ -78,13 +74,13 @@ class Exit:
 def marked(home: Path) -> Iterator[Marked]:
     """The living processes that agents of the state folder `home` started, and their children."""
     for pid in psutil.pids():
-        if variable(pid, MARKER_HOME) != str(home):
+        if variable(pid, ENV_ENGINE_HOME) != str(home):
             continue
         try:
             session = os.getsid(pid)
         except OSError:  # it ended
             continue
-        marker, who = Marker.parse(variable(pid, MARKER)), identity(pid)
+        marker, who = Marker.parse(variable(pid, ENV_ENGINE_MARKER)), identity(pid)
         if marker and who:
             yield Marked(pid, who, marker, leader=session == pid)
 
@@ -124,7 +120,7 @@ def child_environment(own: Mapping[str, str], launch: Mapping[str, str], marker:
     """What an engine gets: a few harmless variables of the agent (never its broker URL or key file), the driver's, and
     the marker."""
     kept = {name: value for name, value in own.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)}
-    return {**kept, **launch, MARKER: str(marker), MARKER_HOME: str(home)}
+    return {**kept, **launch, ENV_ENGINE_MARKER: str(marker), ENV_ENGINE_HOME: str(home)}
 
 
 @dataclass

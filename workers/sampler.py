@@ -13,11 +13,11 @@ from typing import Any
 import msgpack
 import psutil
 
+from controlplane.common.valkey import UNREACHABLE, connect, describe
 from controlplane.core import names
 from controlplane.core.codec import encode
 from controlplane.core.protocol import VERSION, EngineRow, GpuRow, NodeRow, Record, RecordKind
 from workers.agent import Agent
-from workers.broker import UNREACHABLE, connect, describe
 from workers.config import AgentConfig
 from workers.engine import Engine
 from workers.probes.base import Holder, Probe

@@ -15,7 +15,7 @@ import pytest
 
 from controlplane.core.protocol import EngineFact
 from controlplane.stack.ports import free_port
-from controlplane.stack.valkey import EmbeddedValkey
+from controlplane.stack.testing import StartedValkey
 from tests.integration.agent_kit import AgentKit, until
 
 
@@ -132,7 +132,7 @@ def test_sigusr1_stops_all_engines_at_once_and_then_the_agent(agent: AgentKit) -
 
 
 def test_a_valkey_that_goes_away_and_comes_back_disturbs_no_engine(tmp_path: Path) -> None:
-    valkey = EmbeddedValkey(tmp_path / "valkey", free_port(), secrets.token_hex(8))
+    valkey = StartedValkey(tmp_path / "valkey", free_port(), secrets.token_hex(8))
     valkey.start()
     agent = AgentKit(valkey.url, tmp_path)
     try:

@@ -72,7 +72,7 @@ def test_unknown_accelerators_are_refused_with_what_is_allowed(text: str) -> Non
 def test_a_bad_option_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         config(tmp_path, "--node", "a/b")
-    assert "'a/b' is not a name" in capsys.readouterr().err
+    assert "'a/b' is no node name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Place:
     shared: Path
     """A folder that all engines of this node can reach (ExampleConnector's storage)."""
     incarnation: int
-    engine_key: str
+    engine_key: str = field(repr=False)
     gpu_indices: tuple[int, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Values for the secret names in spec.env."""

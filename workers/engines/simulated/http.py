@@ -38,10 +38,6 @@ class Exchange:
         """What the client's HTTP version allows."""
         self._chunked, self._keep = http_11, keep_alive
 
-    @property
-    def connected(self) -> bool:
-        return self._connection.current is self
-
     def answer(self, status: int, body: bytes, content_type: str = "application/json") -> None:
         """A whole answer."""
         self._connection.write(self, self._head(status, content_type, f"content-length: {len(body)}\r\n") + body)
