@@ -19,7 +19,7 @@ BATCH_ROWS = 250
 
 
 class Outbox:
-    """A record is sent until that is confirmed, each time with the same sequence number, by which its reader knows it again."""
+    """A record is sent again until that is confirmed, with the same number, by which its reader knows it again."""
 
     def __init__(self, router_id: str) -> None:
         self.boot = secrets.token_hex(8)

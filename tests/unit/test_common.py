@@ -12,6 +12,10 @@ import pytest
 from controlplane.common.files import BadKey, read_key, rotate, write_private
 from controlplane.common.locks import Held, held
 from controlplane.common.processes import how_ended, identity, variable
+from controlplane.common.valkey import usable
+from controlplane.core import names
+from controlplane.core.protocol import EngineRoute
+from workers.engines.base import Place
 
 
 def test_a_private_file_is_replaced_whole_and_only_its_owner_reads_it(tmp_path: Path) -> None:
@@ -128,3 +132,29 @@ def test_a_process_is_known_by_its_start_and_its_environment() -> None:
         assert (variable(process.pid, "AB"), variable(process.pid, "B")) == ("y=z", "")
         process.communicate(b"\n")
     assert (identity(process.pid), variable(process.pid, "AB")) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "good"),
+    [
+        ("redis://:p@h:6379/0", True),
+        ("rediss://h", True),
+        ("", False),
+        ("h:6379", False),
+        ("http://h", False),
+        ("redis://h:port", False),
+        ("redis://[::1/0", False),
+    ],
+)
+def test_only_what_a_valkey_can_have_is_a_url(url: str, good: bool) -> None:
+    assert usable(url) == good
+
+
+def test_no_repr_shows_the_key_of_an_engine(tmp_path: Path) -> None:
+    place = Place("h", 1, 2, tmp_path, tmp_path, 1, engine_key="s3cret")
+    assert "s3cret" not in repr(place) + repr(EngineRoute("e", "http://h:1", "mixed", engine_key="s3cret"))
+
+
+def test_no_key_has_the_name_of_a_queue() -> None:
+    keys = {names.CONTROL_KEY, names.TABLE_KEY, names.TELEMETRY_STREAM}
+    assert names.CONTROL_QUEUE not in keys
