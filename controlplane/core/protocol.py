@@ -6,9 +6,12 @@ JSON for the routing table, commands and facts (signed, see core.signing); msgpa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from controlplane.core import wellformed
 
 VERSION = 1
 
@@ -115,14 +118,45 @@ class RoutingTable:
     def __post_init__(self) -> None:
         if self.version != VERSION:
             raise ValueError(f"routing table version {self.version} is not supported (this router reads {VERSION})")
+        problem = next(self._problems(), "")
+        if problem:
+            raise ValueError(problem)
+
+    def _problems(self) -> Iterator[str]:
         names = [name for model in self.models for name in (model.name, *model.aliases)]
         if len(names) != len(set(names)):
-            raise ValueError("two models share a name or alias")
+            yield "two models share a name or alias"
+        ids = Counter(engine.id for model in self.models for engine in model.engines)
+        yield from (f"engine {id!r:.80} is listed twice" for id, times in ids.items() if times > 1)
+        for model in self.models:
+            if problem := model_problem(model):
+                yield f"model {model.name!r:.80}: {problem}"
+        yield from filter(None, (wellformed.digest_problem(entry.sha256) for entry in self.keys))
 
     @property
     def stamp(self) -> tuple[int, int]:
         """(epoch, generation): a router never applies a lower one than it has."""
         return (self.epoch, self.generation)
+
+
+def engine_problem(engine: EngineRoute) -> str:
+    """Why routers refuse a table with this engine; empty if they do not."""
+    problems = (
+        wellformed.id_problem(engine.id),
+        wellformed.url_problem(engine.url),
+        wellformed.key_problem(engine.engine_key),
+    )
+    return next(filter(None, problems), "")
+
+
+def model_problem(model: ModelRoute) -> str:
+    """Why routers refuse a table with this model or one of its engines; empty if they do not."""
+    for name in (model.name, *model.aliases):
+        if problem := wellformed.name_problem(name):
+            return problem
+    if model.kv_lease_s <= 0:
+        return "kv_lease_s must be more than 0"
+    return next(filter(None, map(engine_problem, model.engines)), "")
 
 
 # --- Engine specs and commands: control -> agent -------------------------------------------------------------------------

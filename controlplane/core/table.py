@@ -4,7 +4,7 @@ An engine is listed as ready only if its agent said so after a real generation a
 may hold somebody's work. Lost, stopping, starting and failed engines are not listed. Engines of a silent but not lost node
 stay as they were recorded: the routers' own breakers judge them.
 
-A model that routers would refuse is left out with its reason: it must not keep the others' table from them.
+A model or engine that routers would refuse is left out with its reason: it must not keep the others' table from them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Literal, cast
 
 from controlplane.core.codec import WrongShape, decode, encode
-from controlplane.core.protocol import VERSION, EngineRoute, ModelRoute, Role, RoutingTable
+from controlplane.core.protocol import VERSION, EngineRoute, ModelRoute, Role, RoutingTable, engine_problem, model_problem
 from controlplane.core.world import EngineState
 
 DEFAULT_MAX_NUM_SEQS = 256
@@ -23,25 +23,30 @@ DEFAULT_MAX_NUM_SEQS = 256
 def build_table(
     models: Iterable[ModelRoute], engines: Iterable[EngineState], max_num_seqs: dict[str, int], stamp: tuple[int, int]
 ) -> tuple[RoutingTable, dict[str, str]]:
-    """The table with epoch and generation `stamp`, and per model that is left out why. `models` come without engines, oldest
-    first; `max_num_seqs` is per model name."""
+    """The table with epoch and generation `stamp`, and per model or engine that is left out why. `models` come without
+    engines, oldest first; `max_num_seqs` is per model name."""
+    left_out: dict[str, str] = {}
     listed: dict[str, list[EngineRoute]] = {}
     for engine in sorted(engines, key=lambda each: each.number):
         state = _listed_as(engine)
         if state:
             seqs = max_num_seqs.get(engine.model, DEFAULT_MAX_NUM_SEQS)
-            listed.setdefault(engine.model, []).append(_route(engine, state, seqs))
+            route = _route(engine, state, seqs)
+            problem = engine_problem(route)
+            if problem:
+                left_out[engine.id] = problem
+            else:
+                listed.setdefault(engine.model, []).append(route)
     routes: list[ModelRoute] = []
-    left_out: dict[str, str] = {}
     taken: set[str] = set()
     for model in models:
-        route = replace(model, engines=tuple(listed.get(model.name, ())))
-        problem = _problem(route, taken)
+        full = replace(model, engines=tuple(listed.get(model.name, ())))
+        problem = _problem(full, taken)
         if problem:
             left_out[model.name] = problem
         else:
-            taken.update((route.name, *route.aliases))
-            routes.append(route)
+            taken.update((full.name, *full.aliases))
+            routes.append(full)
     return RoutingTable(version=VERSION, epoch=stamp[0], generation=stamp[1], models=tuple(routes)), left_out
 
 
@@ -52,10 +57,9 @@ def _problem(route: ModelRoute, taken: set[str]) -> str:
     if shared:
         return f"another model (or this one twice) has the name {', '.join(shared)}"
     try:
-        decode(ModelRoute, encode(route))
+        return model_problem(decode(ModelRoute, encode(route)))
     except WrongShape as error:
         return str(error)
-    return ""
 
 
 def _listed_as(engine: EngineState) -> Literal["ready", "draining", ""]:

@@ -96,21 +96,26 @@ class Directory:
         """Engines of earlier tables that still have legs open."""
 
     def apply(self, table: RoutingTable) -> None:
-        """Replaces the table. Engines that stay keep their connections, loads and breakers, whatever their role now is."""
+        """Replaces the table. Engines that stay keep their connections, loads and breakers, whatever their role now is.
+        Nothing changes before all of it has been made: a table that cannot be applied leaves no trace."""
         engines: dict[EngineId, Engine] = {}
         models: dict[str, Model] = {}
+        routes: list[tuple[Engine, EngineRoute]] = []
         for route in table.models:
             members = []
             for engine_route in route.engines:
                 engine = self._engine(route, engine_route)
                 engines[(engine_route.id, engine_route.incarnation, engine_route.url)] = engine
                 members.append(engine)
+                routes.append((engine, engine_route))
             known = self.models.get(route.name)
             model = Model(route, members, known.usual_output if known else DEFAULT_OUTPUT_TOKENS)
             for name in (route.name, *route.aliases):
                 models[name] = model
+        for engine, engine_route in routes:
+            engine.route = engine_route
         for key, engine in self.engines.items():
-            if key not in engines:
+            if engines.get(key) is not engine:
                 engine.gone = True
                 engine.pool.close()
                 self.leaving.append(engine)
@@ -127,7 +132,6 @@ class Directory:
     def _engine(self, model: ModelRoute, route: EngineRoute) -> Engine:
         known = self.engines.get((route.id, route.incarnation, route.url))
         if known is not None and known.model == model.name and known.route.engine_key == route.engine_key:
-            known.route = route
             return known
         shape = (model.name, route.gpu, route.tp)
         rates = self._rates.setdefault(shape, routing.Rates())

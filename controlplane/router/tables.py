@@ -78,11 +78,11 @@ class Tables:
             table = decode(RoutingTable, read())
             if table.stamp < self._stamp:
                 raise TableRefused(f"{table.stamp} is older than {self._stamp}, which is in use")
+            self._apply(table)
         except ValueError as error:  # WrongShape, BadSignature, bad JSON, TableRefused
             self._refuse(f"{source}: {error}")
             return False
         self._stamp, self._last, self._last_refusal = table.stamp, raw, ""
-        self._apply(table)
         return True
 
     def _refuse(self, problem: str) -> None:
