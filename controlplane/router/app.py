@@ -20,7 +20,7 @@ from controlplane.router.exchange import Exchange
 from controlplane.router.ledger import Ledger
 from controlplane.router.limits import Limits
 from controlplane.router.paths import ENDPOINTS, Endpoint, normalise, query_value
-from controlplane.router.probes import probe
+from controlplane.router.probes import answers_health, probe
 from controlplane.router.reading import ClientRequest
 from controlplane.router.upstream import Fault
 
@@ -78,6 +78,13 @@ class Router:
         if engine.failed(fault, time.monotonic()):
             self.counters.set_aside += 1
             log.warning("engine %s is set aside: %s", engine.route.id, fault.kind)
+
+    async def _ask_health(self, engine: Engine) -> None:
+        """A hung engine is set aside, and its legs whose answer has not begun fail now, so that others take them over."""
+        asked_at = time.monotonic()
+        if not await answers_health(engine, self.limits):
+            self.engine_failed(engine, Fault("hung"))
+            engine.pool.fail_silent(asked_at, Fault("hung"))
 
     def loads(self) -> tuple[EngineLoad, ...]:
         """What is open on each engine, those that have left the table included."""
@@ -221,6 +228,9 @@ class Router:
             client.sweep(now)
         for engine in self.directory.all_engines():
             engine.pool.sweep(now)
+            if now - engine.asked_at > self.limits.silent_s and engine.pool.suspicious(now):
+                engine.asked_at = now
+                self.spawn(self._ask_health(engine))
             produced = engine.produced - engine.produced_before
             engine.produced_before = engine.produced
             if engine.load.in_flight:

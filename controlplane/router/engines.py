@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -44,6 +45,8 @@ class Engine:
         self.produced_before = 0
         self.expiry_reading: tuple[float, asyncio.Task[ExpiryReading]] | None = None
         """The newest reading of its counter of expired leases: (monotonic start, task)."""
+        self.asked_at = -math.inf
+        """Monotonic time when it was last asked for its health."""
         self.gone = False
         """No longer in the table; its open legs go on."""
         host = urlsplit(route.url).netloc.encode()

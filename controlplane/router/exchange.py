@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MAX_BROKEN = 2
+
 
 class Exchange:
     def __init__(
@@ -53,6 +55,8 @@ class Exchange:
         self.status = 0
         self.outcome = "ok"
         self.retries = 0
+        self.broken = 0
+        """Engines that broke or hung while they had this request."""
         self.relay: Relay | None = None
         self.usage = usage.Usage()
         self.cached_tokens: int | None = None
@@ -172,9 +176,13 @@ class Exchange:
     # --- notes for the record ---
 
     def note_fault(self, engine: Engine, fault: Fault) -> None:
-        """An engine failed this request: counts against it, and once more against our budget of retries."""
+        """An engine failed this request. Counts against it, and once more against our budget of retries: what breaks engines
+        must not be shown to all of them. Raises ApiError when that budget is spent."""
         self.retries += 1
         self.router.engine_failed(engine, fault)
+        self.broken += fault.hard and fault.sent
+        if self.broken == MAX_BROKEN:
+            raise flows.error_of(fault, self.model_name)
 
     def note_answer(self, engine: Engine, relay: Relay, outcome: Answer | Streamed) -> None:
         """A leg that answered the client is over: its counts, and the engine's good name unless the stream was cut."""

@@ -67,7 +67,7 @@ def error_of(fault: Fault | None, model: str) -> ApiError:
     """What the client is told when the last engine failed with `fault`; None: there was none to ask."""
     if fault is None or fault.status == 503:
         return errors.no_engine(model)
-    return errors.engine_timeout() if fault.kind == "timeout" else errors.engine_fault()
+    return errors.engine_timeout() if fault.kind in ("timeout", "hung") else errors.engine_fault()
 
 
 async def answer_leg(

@@ -42,6 +42,9 @@ class Limits:
     first_byte_s: float = 600.0
     stream_idle_s: float = 300.0
     """Between two reads from an engine."""
+    silent_s: float = 5.0
+    """An engine that has let a leg hear nothing for this long is asked for its health: it may be hung."""
+    health_s: float = 3.0
     metrics_s: float = 5.0
     probe_s: float = 30.0
     engine_idle_s: float = 4.0

@@ -24,6 +24,7 @@ class Pool:
         self._idle: list[EngineConnection] = []
         self._busy: set[EngineConnection] = set()
         self._closing = False
+        self._suspect = False
 
     def take(self) -> EngineConnection | None:
         """An idle connection that is still open, if there is one."""
@@ -59,6 +60,16 @@ class Pool:
         for connection in [c for c in self._busy if c.busy and not c.paused and now - c.touched > c.patience_s]:
             connection.fail(Fault("timeout"))
 
+    def suspicious(self, now: float) -> bool:
+        """Whether the engine should be asked if it lives: a leg has heard nothing for long, or was given up so."""
+        suspect, self._suspect = self._suspect, False
+        return suspect or any(c.busy and not c.paused and now - c.heard > self._limits.silent_s for c in self._busy)
+
+    def fail_silent(self, since: float, fault: Fault) -> None:
+        """Fails the legs that have heard nothing since then and whose answer has not begun."""
+        for connection in [c for c in self._busy if c.busy and not c.streaming and c.heard < since]:
+            connection.fail(fault)
+
     def close(self) -> None:
         """The engine left the table: idle connections go now, busy ones when their request is done."""
         self._closing = True
@@ -80,5 +91,6 @@ class Pool:
 
     def _gone(self, connection: EngineConnection) -> None:
         self._busy.discard(connection)
+        self._suspect |= connection.left_silent
         if connection in self._idle:
             self._idle.remove(connection)

@@ -1,4 +1,5 @@
-"""Brings an engine back that was set aside: only by a real generation, never because a port answers."""
+"""Asks engines that have fallen silent whether they live, and brings those back that were set aside: only by a real
+generation, never because a port answers."""
 
 from __future__ import annotations
 
@@ -13,6 +14,14 @@ from controlplane.router.limits import Limits
 from controlplane.router.upstream import Fault
 
 log = logging.getLogger(__name__)
+
+
+async def answers_health(engine: Engine, limits: Limits) -> bool:
+    """Whether its HTTP server lives: one that only works long on a prompt does answer this."""
+    outcome = await legs.run(
+        engine.pool, engine.get(b"/health"), legs.Collector(limits.answer_bytes), limits.health_s, limits
+    )
+    return not isinstance(outcome, Fault) and outcome.status < 500
 
 
 async def probe(engine: Engine, limits: Limits) -> None:

@@ -14,8 +14,9 @@ from controlplane.router import framing
 
 _HEAD_LIMIT = 64 * 1024
 _INTERIM_LIMIT = 8
+_SILENCE_S = 1.0
 
-FaultKind = Literal["connect", "closed", "protocol", "timeout", "status", "stream", "too_large"]
+FaultKind = Literal["connect", "closed", "protocol", "timeout", "status", "stream", "too_large", "hung"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Fault:
     @property
     def hard(self) -> bool:
         """Refused and broken connections say more than a bad answer."""
-        return self.kind in ("connect", "closed", "protocol")
+        return self.kind in ("connect", "closed", "protocol", "hung")
 
 
 class Sink(Protocol):
@@ -63,6 +64,10 @@ class EngineConnection(asyncio.Protocol):
         self.uses = 0
         self.touched = 0.0
         """Monotonic time of the start of the request, the last payload of a stream, or the return to the pool."""
+        self.heard = 0.0
+        """Monotonic time of the start of the request or the last read of any kind."""
+        self.left_silent = False
+        """Its leg was given up after a silence."""
         self.patience_s = 0.0
         """How long it may stay untouched while a request is open."""
         self.streaming = False
@@ -87,7 +92,7 @@ class EngineConnection(asyncio.Protocol):
         self._interim = 0
         self.streaming = False
         self._stale_s = stale_s
-        self.touched = time.monotonic()
+        self.touched = self.heard = time.monotonic()
         self.patience_s = patience_s
         self._transport.write(request)
 
@@ -104,6 +109,7 @@ class EngineConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Ends the leg, if one is open, without telling its sink; the engine sees the connection close."""
+        self.left_silent = self._sink is not None and time.monotonic() - self.heard > _SILENCE_S
         self._sink = None
         self.closed = True
         if self._transport is not None:
@@ -126,6 +132,7 @@ class EngineConnection(asyncio.Protocol):
         if self._sink is None:
             self.abort()  # an engine has nothing to say unasked
             return
+        self.heard = time.monotonic()
         try:
             if self._framing is not None:
                 self._body(data)

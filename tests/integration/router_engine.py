@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+SIDE_PATHS = ("/metrics", "/health")
 Act = Callable[["FakeEngine", "Leg"], Awaitable[None]]
 
 
@@ -42,6 +43,8 @@ class FakeEngine:
         self.always: Act | None = None
         self.expired: float | None = 0.0
         """vllm:nixl_num_kv_expired_reqs_total; None: /metrics fails."""
+        self.hung = False
+        """Nothing is answered, not even /health."""
         self.connections = 0
         self.open: set[asyncio.StreamWriter] = set()
         self.step_s = 0.0
@@ -54,7 +57,7 @@ class FakeEngine:
         return f"http://127.0.0.1:{self.port}"
 
     def generations(self) -> list[Leg]:
-        return [leg for leg in self.legs if leg.path != "/metrics" and leg.body.get("prompt") != "ping"]
+        return [leg for leg in self.legs if leg.path not in SIDE_PATHS and leg.body.get("prompt") != "ping"]
 
     async def start(self) -> FakeEngine:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
@@ -99,7 +102,11 @@ class FakeEngine:
         if raw:
             leg.body = json.loads(raw)
         self.legs.append(leg)
-        act = self.acts.pop(0) if self.acts and leg.path != "/metrics" else self.always if leg.path != "/metrics" else None
+        act = None
+        if leg.path not in SIDE_PATHS:
+            act = self.acts.pop(0) if self.acts else self.always
+        if self.hung:
+            act = hang
         watch = asyncio.ensure_future(self._watch(reader, leg))
         work = asyncio.ensure_future((act or behave)(self, leg))
         try:

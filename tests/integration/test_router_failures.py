@@ -375,3 +375,43 @@ async def test_a_stream_that_breaks_off_is_told_with_what_went_out(tmp_path: Pat
         assert [row.outcome for row in rows] == ["cut", "cancelled"]
         assert rows[0].output_tokens == 3
         assert all(row.ttft_ms and row.prompt_tokens and row.output_tokens for row in rows)
+
+
+async def test_a_request_that_breaks_engines_is_shown_to_two_of_them(tmp_path: Path) -> None:
+    async with pair(tmp_path) as two:
+        for engine in (*two.prefills, *two.decodes):
+            engine.always = act.close
+        response = await two.kit.post(TEXT)
+        assert (response.status_code, response.json()["error"]["code"]) == (502, "engine_fault")
+        assert sum(len(engine.generations()) for engine in (*two.prefills, *two.decodes)) == 2
+
+
+HASTY = replace(QUICK, silent_s=0.3, health_s=0.3, set_aside_s=60)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_legs_of_a_hung_engine_are_taken_over_and_it_is_set_aside(tmp_path: Path, stream: bool) -> None:
+    async with pair(tmp_path, limits=HASTY) as two:
+        two.p1.hung = two.d1.hung = True
+        answers = await asyncio.gather(*(two.kit.post({**TEXT, "prompt": f"x{n}", "stream": stream}) for n in range(8)))
+        assert [answer.status_code for answer in answers] == [200] * 8
+        assert two.kit.router.set_aside() == ("p1", "d1")
+
+
+async def test_a_hung_engine_is_noticed_though_its_clients_are_impatient(tmp_path: Path) -> None:
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine), limits=HASTY) as kit:
+        engine.hung = True
+        request = asyncio.ensure_future(kit.post(TEXT))
+        await until(lambda: engine.legs)
+        await asyncio.sleep(1.1)  # more than a moment's silence
+        request.cancel()
+        await until(lambda: kit.router.set_aside() == ("e1",), "set aside")
+
+
+async def test_an_engine_that_only_takes_its_time_is_left_alone(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1, limits=HASTY) as two:
+        two.p1.acts = [act.later(2.0)]
+        response = await two.kit.post(TEXT)
+        assert route_of(response)["reason"] == "disaggregated"
+        assert [leg for leg in two.p1.legs if leg.path == "/health"]
+        assert two.kit.router.set_aside() == ()
