@@ -223,3 +223,25 @@ def test_other_bad_parameters_and_side_port_garbage_kill_nothing(pair: tuple[Run
     # block ids of somebody else: wrong text, not a crash
     assert decode.complete("hello", kv_transfer_params=params | {"remote_block_ids": [9999]}).status_code == 200
     assert decode.text("hello") == prefill.text("hello")
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["queued", "pulling"])
+def test_kv_of_a_request_that_is_given_up_is_freed_long_before_its_lease(tmp_path: Path, begun: bool) -> None:
+    slow = {"args": {"speed": 1.0, "max_num_seqs": 1}, "network_gbps": 2.0}
+    with running(tmp_path, spec("p")) as prefill, running(tmp_path, spec("d", **slow)) as decode:
+        prompt = list(range(2000))
+        params = prefill.prefill(prompt)
+        busy = httpx.Client(base_url=decode.url, headers=decode.http.headers, timeout=0.5, trust_env=False)
+        if not begun:
+            blocker = threading.Thread(target=decode.text, args=([7],), kwargs={"max_tokens": 200})
+            blocker.start()
+            until(lambda: decode.page().running == 1)
+        with pytest.raises(httpx.ReadTimeout):
+            busy.post("/v1/completions", json={"model": "llama", "prompt": prompt, "kv_transfer_params": params})
+        busy.close()
+        until(lambda: prefill.page().kv_usage == 0, 10)
+        assert prefill.page().counters["leases_expired"] == 0
+        if not begun:
+            blocker.join()
+        assert decode.text([1, 2, 3])
+        assert decode.page().kv_usage == 0

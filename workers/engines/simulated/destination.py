@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from controlplane.core.links import SharedLink
 from workers.engines.simulated import content
@@ -53,7 +53,7 @@ class KvDestination:
         self._waiting: dict[Generation, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._renewal: asyncio.TimerHandle | None = None
-        self._renewals: set[asyncio.Task[None]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
         self._number = 0
 
     # --- Loader -----------------------------------------------------------------------------------------------------------
@@ -69,15 +69,21 @@ class KvDestination:
         task.add_done_callback(lambda _: self._tasks.pop(generation, None))
 
     def forget(self, generation: Generation) -> None:
-        self._waiting.pop(generation, None)
-        task = self._tasks.get(generation)
-        if task:
-            task.cancel()
-        for peer in self._peers.values():
-            for number, pull in list(peer.pulls.items()):
-                if pull.generation is generation:
-                    peer.side.send("stop", transfer=number)
-                    self._close(peer, number)
+        """As vLLM: a pull that has begun goes through and tells the peer so; without one the peer is told now, so that it
+        does not keep for a whole lease what nobody will fetch."""
+        if self._wants(generation) and not self._is_pulled(generation):
+            self._tell(generation, "done")
+
+    def _wants(self, generation: Generation) -> bool:
+        """Whether it was still waiting for its KV. It is not any more."""
+        if generation not in self._waiting:
+            return False
+        del self._waiting[generation]
+        return True
+
+    def _is_pulled(self, generation: Generation) -> bool:
+        pulls = (pull for peer in self._peers.values() for pull in peer.pulls.values())
+        return generation in self._tasks or any(pull.generation is generation for pull in pulls)
 
     # --- peers ------------------------------------------------------------------------------------------------------------
 
@@ -156,7 +162,8 @@ class KvDestination:
             if peer.greeting.result() != remote.engine:
                 raise ConnectionError("the peer is another start of the engine")
         except OSError:  # a timeout is one, too
-            self._engine.load_failed(generation)
+            if self._wants(generation):
+                self._engine.load_failed(generation)
             return
         settings = self._engine.settings
         hits = generation.request.local_hit_tokens // settings.limits.block_size
@@ -197,14 +204,15 @@ class KvDestination:
         missing = len(pull.generation.contents) - hits - len(contents)
         contents += content.garbage("never sent", range(max(0, missing)))
         peer.side.send("done", request=pull.remote.request)
-        self._waiting.pop(pull.generation, None)
-        self._engine.loaded(pull.generation, contents, self._loop.time() - pull.started, pull.size_bytes)
+        if self._wants(pull.generation):
+            self._engine.loaded(pull.generation, contents, self._loop.time() - pull.started, pull.size_bytes)
 
     def _fail(self, peer: _Peer, number: int) -> None:
         pull = self._close(peer, number)
         if pull:
             peer.side.send("stop", transfer=number)
-            self._engine.load_failed(pull.generation)
+            if self._wants(pull.generation):
+                self._engine.load_failed(pull.generation)
 
     def _close(self, peer: _Peer, number: int) -> _Pull | None:
         pull = peer.pulls.pop(number, None)
@@ -221,15 +229,18 @@ class KvDestination:
         self._renewal = None
         for generation in list(self._waiting):
             self.expect(generation)
-            if generation.remote:
-                task = self._loop.create_task(self._renew_one(generation.remote))
-                self._renewals.add(task)
-                task.add_done_callback(self._renewals.discard)
+            self._tell(generation, "renew")
 
-    async def _renew_one(self, remote: RemoteKv) -> None:
+    def _tell(self, generation: Generation, op: Literal["renew", "done"]) -> None:
+        if generation.remote:
+            task = self._loop.create_task(self._tell_peer(generation.remote, op))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _tell_peer(self, remote: RemoteKv, op: str) -> None:
         try:
             peer = await self._peer((remote.host, remote.port))
         except OSError:
             return
         if peer.greeting.result() == remote.engine:
-            peer.side.send("renew", request=remote.request)
+            peer.side.send(op, request=remote.request)
