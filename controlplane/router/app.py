@@ -59,6 +59,8 @@ class Router:
         self.ids_in_use: set[bytes] = set()
         self.clients: set[ClientConnection] = set()
         self.stopping = False
+        self.releasing = 0
+        """Prefilled KV that is being fetched for nobody, so that its owner frees it."""
         self.table_changed = asyncio.Event()
         """Set by `apply`; whoever tells others about it clears it."""
         self._swept_at = self.went_round_at = time.monotonic()

@@ -131,8 +131,9 @@ def output_tokens(data: Mapping[str, Any], usual: float) -> int:
 # --- What engines are sent ------------------------------------------------------------------------------------------------
 
 
-def prefill_bytes(body: Body, kv_params: bool) -> bytes:
-    """The prefill leg: one token, not streamed, and (NIXL) the wish to keep the KV for a decode engine."""
+def one_token_bytes(body: Body, kv_params: Mapping[str, Any] | None) -> bytes:
+    """A leg for its KV alone, one token and not streamed: with PREFILL_KV the prefill leg, whose KV is kept for a decode
+    engine; with what that answered, a decode leg that only fetches it."""
     leg = dict(body.data)
     leg.pop("stream_options", None)
     leg.pop("min_tokens", None)
@@ -140,8 +141,8 @@ def prefill_bytes(body: Body, kv_params: bool) -> bytes:
     leg["max_tokens"] = 1
     if leg.get("max_completion_tokens") is not None:
         leg["max_completion_tokens"] = 1
-    if kv_params:
-        leg["kv_transfer_params"] = PREFILL_KV
+    if kv_params is not None:
+        leg["kv_transfer_params"] = kv_params
     return orjson.dumps(leg)
 
 

@@ -6,6 +6,7 @@ on another engine per kind of leg, one prefill for KV that was lost.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import orjson
 
 from controlplane.core import routing
 from controlplane.core.routing import Path, Reason
-from controlplane.router import bodies, errors, expiry, legs, usage
+from controlplane.router import bodies, errors, expiry, legs, release, usage
 from controlplane.router.engines import Engine
 from controlplane.router.errors import ApiError
 from controlplane.router.handoff import Handoff
@@ -123,6 +124,8 @@ async def answer_leg(
         x.note_answer(engine, relay, outcome)
         return None
     finally:
+        if handoff is not None:
+            handoff.asked |= relay.sent
         relay.abort()
         reserved.release()
 
@@ -154,7 +157,14 @@ class Split:
             try:
                 again = await self._decode(handoff)
             finally:
-                handoff.end("client_gone" if self.x.client.gone else "stranded")
+                self._over(handoff)
+
+    def _over(self, handoff: Handoff) -> None:
+        x = self.x
+        if not x.client.gone:
+            handoff.end("stranded")
+        elif handoff.asked or not release.start(x, handoff):
+            handoff.end("client_gone")  # a decode engine that has the request tells the prefill engine itself
 
     # --- prefill ---
 
@@ -188,17 +198,23 @@ class Split:
     async def _prefill_leg(self, engine: Engine) -> Handoff | Answer | Fault:
         x, limits = self.x, self.x.router.limits
         x.prefill_id, x.decode_id = engine.route.id, ""
-        pulls_by_params = self.route.connector == "nixl"
-        request = engine.request(x.endpoint.encode(), bodies.prefill_bytes(x.body, pulls_by_params), x.forwarded)
+        kv_params = bodies.PREFILL_KV if self.route.connector == "nixl" else None
+        request = engine.request(x.endpoint.encode(), bodies.one_token_bytes(x.body, kv_params), x.forwarded)
         reserved = engine.load.reserve(x.need.prompt_tokens, 0)
         started = time.monotonic()
         baseline = expiry.Baseline(engine, started, self.route.kv_lease_s, limits)
+        collector = legs.Collector(limits.prefill_answer_bytes)
         made: Handoff | Answer | Fault | None = None
         try:
-            collector = legs.Collector(limits.prefill_answer_bytes)
             outcome = await legs.run(engine.pool, request, collector, limits.prefill_s, limits)
             made = self._prefilled(engine, outcome, baseline, started)
             return made
+        except asyncio.CancelledError:
+            if collector.answer is not None:  # both came in one turn of the loop
+                made = self._prefilled(engine, collector.answer, baseline, started)
+                if isinstance(made, Handoff):
+                    self._over(made)
+            raise
         finally:
             reserved.release()
             if not isinstance(made, Handoff):

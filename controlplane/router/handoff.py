@@ -32,6 +32,8 @@ class Handoff:
         self.lease_s = lease_s
         self.prompt_details: bytes | None = None
         """The prefill's prompt_tokens_details as JSON; None: the decode engine's own are right."""
+        self.asked = False
+        """A decode engine was given the request."""
         self._limits = limits
         self._ledger: Ledger | None = None
         self._entry: Entry | None = None

@@ -27,6 +27,8 @@ class WaitingSink(Sink, Generic[T]):
 
     def __init__(self) -> None:
         self.connection: EngineConnection | None = None
+        self.sent = False
+        """An engine was given the request."""
         self._future: asyncio.Future[T | Fault] | None = None
         self._early: T | Fault | None = None
 
@@ -67,6 +69,8 @@ class Collector(WaitingSink[Answer]):
     def __init__(self, limit: int) -> None:
         super().__init__()
         self._limit = limit
+        self.answer: Answer | None = None
+        """Set even if nobody waits for it any more."""
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
@@ -85,7 +89,8 @@ class Collector(WaitingSink[Answer]):
 
     def end(self) -> None:
         self.connection = None
-        self.settle(Answer(self._status, self._headers, b"".join(self._parts)))
+        self.answer = Answer(self._status, self._headers, b"".join(self._parts))
+        self.settle(self.answer)
 
 
 async def run(pool: Pool, request: bytes, sink: WaitingSink[T], patience_s: float, limits: Limits) -> T | Fault:
@@ -109,5 +114,6 @@ async def _on(
     connection: EngineConnection, request: bytes, sink: WaitingSink[T], patience_s: float, limits: Limits
 ) -> T | Fault:
     sink.connection = connection
+    sink.sent = True
     connection.start(request, sink, patience_s, limits.stale_s)
     return await sink.wait()

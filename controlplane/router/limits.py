@@ -42,6 +42,8 @@ class Limits:
     first_byte_s: float = 600.0
     stream_idle_s: float = 300.0
     """Between two reads from an engine."""
+    releases: int = 64
+    """Decode legs at a time for clients that have left, which only make prefill engines free their KV."""
     silent_s: float = 5.0
     """An engine that has let a leg hear nothing for this long is asked for its health: it may be hung."""
     health_s: float = 3.0

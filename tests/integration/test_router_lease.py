@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +27,18 @@ def wrong(engine: FakeEngine, after_s: float) -> act.Act:
         await act.behave(decode, leg)
 
     return act.later(after_s, answer)
+
+
+@contextmanager
+def never_accepting() -> Iterator[str]:
+    """The address of a listener that connecting to takes until its time is over."""
+    with socket.socket() as dead, socket.socket() as filler, socket.socket() as more:
+        dead.bind(("127.0.0.1", 0))
+        dead.listen(0)
+        for each in (filler, more):
+            each.setblocking(False)
+            each.connect_ex(dead.getsockname())
+        yield f"http://127.0.0.1:{dead.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -75,14 +89,7 @@ async def test_a_late_answer_is_believed_when_no_lease_expired(tmp_path: Path, s
 async def test_no_decode_starts_after_half_the_lease(tmp_path: Path) -> None:
     limits = replace(QUICK, connect_s=0.6)
     async with pair(tmp_path, prefills=1, kv_lease_s=1.0, limits=limits) as two:
-        # A listener that never accepts, so that connecting takes until its time is over.
-        with socket.socket() as dead, socket.socket() as filler, socket.socket() as more:
-            dead.bind(("127.0.0.1", 0))
-            dead.listen(0)
-            for each in (filler, more):
-                each.setblocking(False)
-                each.connect_ex(dead.getsockname())
-            url = f"http://127.0.0.1:{dead.getsockname()[1]}"
+        with never_accepting() as url:
             route = split_model([two.p1], [two.d1, two.d2], kv_lease_s=1.0)
             await two.kit.apply(with_engines(route, lambda e: replace(e, url=url) if e.id == "d1" else e))
             reasons = [route_of(await two.kit.post({**TEXT, "prompt": f"x{n}"}))["reason"] for n in range(6)]
@@ -95,3 +102,25 @@ async def test_fast_requests_read_no_metrics(tmp_path: Path) -> None:
         for _ in range(5):
             await two.kit.post(TEXT)
         assert not [leg for leg in two.p1.legs if leg.path == "/metrics"]
+
+
+async def test_kv_of_a_client_that_left_before_the_decode_leg_is_fetched_for_nobody(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1) as two:
+        with never_accepting() as url:
+            route = split_model([two.p1], [two.d1, two.d2])
+            await two.kit.apply(with_engines(route, lambda e: replace(e, url=url) if e.id == "d1" else e))
+            ledger = two.kit.router.ledger
+            for number in range(24):  # until one goes to the engine that cannot be reached
+                request = asyncio.ensure_future(two.kit.post({**TEXT, "prompt": f"x{number}", "stream": True}))
+                done, _ = await asyncio.wait({request}, timeout=0.3)
+                if not done:
+                    break
+            before = len(two.d2.generations())
+            request.cancel()
+            await until(lambda: len(two.d2.generations()) == before + 1, "fetched")
+            await until(two.kit.idle, "idle")
+        leg = two.d2.generations()[-1]
+        assert (leg.body["max_tokens"], leg.body["stream"]) == (1, False)
+        assert leg.body["kv_transfer_params"]["remote_engine_id"] == "p1"
+        assert len({each.headers["x-request-id"] for each in two.d2.generations()}) == before + 1
+        assert len(ledger) == 0
