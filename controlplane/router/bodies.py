@@ -32,6 +32,12 @@ _SPLITTABLE: dict[str, tuple[Any, ...]] = {
     "tool_choice": (None, "auto", "none"),
 }
 
+_TRUE = (True, "1", "true", "t", "yes", "y", "on")
+_FALSE = (None, False, "0", "false", "f", "no", "n", "off")
+
+MAX_TOKEN_IDS = 1_000_000
+"""A longer list of token ids fits no model, and is not looked through."""
+
 
 @dataclass(slots=True)
 class Body:
@@ -48,6 +54,8 @@ class Body:
 
 def parse(raw: bytes, limits: Limits) -> Body:
     """Reads and cleans a body. Raises ApiError 400 for anything that is not a JSON object naming a model."""
+    if raw.count(b"{") + raw.count(b"[") > limits.json_containers or raw.count(b",") > limits.json_values:
+        raise bad_request("The JSON body has too many parts.", code="json_too_large")
     try:
         data = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -60,9 +68,21 @@ def parse(raw: bytes, limits: Limits) -> Body:
     model = data.get("model")
     if not isinstance(model, str) or not model:
         raise bad_request("You must provide a model.", param="model", code="missing_model")
+    return Body(data, raw, rewritten, model, data.get("stream") is True, _include_usage(data) is True)
+
+
+def _include_usage(data: Mapping[str, Any]) -> bool | None:
+    """stream_options.include_usage as engines read it (pydantic's lax bool); None: they will refuse it."""
     options = data.get("stream_options")
-    asked = isinstance(options, dict) and options.get("include_usage") is True
-    return Body(data, raw, rewritten, model, data.get("stream") is True, asked)
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        return None
+    value = options.get("include_usage")
+    plain = value.lower() if isinstance(value, str) else value
+    if plain in _TRUE:
+        return True
+    return False if plain in _FALSE else None
 
 
 def set_model(body: Body, name: str) -> None:
@@ -86,9 +106,13 @@ def splittable(data: Mapping[str, Any]) -> bool:
     if data.get("max_tokens") == 0 or data.get("max_completion_tokens") == 0:
         return False
     prompt = data.get("prompt")
-    if isinstance(prompt, list) and not (len(prompt) == 1 or (prompt and all(type(token) is int for token in prompt))):
+    if isinstance(prompt, list) and not (len(prompt) == 1 or _token_ids(prompt)):
         return False
     return all(_text_only(message) for message in _messages(data))
+
+
+def _token_ids(prompt: list[Any]) -> bool:
+    return 0 < len(prompt) <= MAX_TOKEN_IDS and all(type(token) is int for token in prompt)
 
 
 def _messages(data: Mapping[str, Any]) -> list[Any]:
@@ -114,6 +138,8 @@ def _tokens_of(value: Any) -> int:
     if isinstance(value, str):
         return len(value) // 4 + 1
     if isinstance(value, list):
+        if value and type(value[0]) is int:
+            return len(value)
         return sum(1 if type(item) is int else _tokens_of(item) for item in value)
     if isinstance(value, dict):
         text = value.get("text", value.get("content"))
@@ -151,7 +177,7 @@ def answer_bytes(body: Body, kv_params: Mapping[str, Any] | None = None, ask_usa
     extra: dict[str, Any] = {}
     if kv_params is not None:
         extra["kv_transfer_params"] = kv_params
-    if ask_usage and body.stream and not body.asked_usage:
+    if ask_usage and body.stream and _include_usage(body.data) is False:
         options = body.data.get("stream_options")
         extra["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
     if body.rewritten or any(key in body.data for key in extra):

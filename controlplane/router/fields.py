@@ -42,7 +42,10 @@ CLIENTS_OWN: Places = {
 
 def needs_walk(raw: bytes, depth_limit: int) -> bool:
     """False if `raw` can hold no unsafe key and cannot be nested deeper than the limit. Errs towards True."""
-    return raw.count(b"{") + raw.count(b"[") > depth_limit or any(token in raw for token in _TOKENS)
+    if raw.count(b"{") + raw.count(b"[") > depth_limit:
+        return True
+    lower = raw.lower()
+    return any(token in lower for token in _TOKENS)
 
 
 def is_unsafe(key: str) -> bool:

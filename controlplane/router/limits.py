@@ -16,6 +16,9 @@ class Limits:
     """Of a body, before the client must have shown its API key, if one is needed."""
     json_depth: int = 100
     """Engines parse recursively: deeper documents could crash them."""
+    json_containers: int = 100_000
+    json_values: int = 2_000_000
+    """Brackets and commas in a body, those in strings included: reading more would stop all other requests for too long."""
     pipelined: int = 64
     """Requests read ahead on one connection; with more it is closed after answering these."""
     held_bytes: int = 64 * 1024

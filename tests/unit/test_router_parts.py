@@ -154,6 +154,34 @@ def test_the_clients_own_stream_options_are_kept() -> None:
     assert json.loads(bodies.answer_bytes(parsed(stream=True), ask_usage=False)) == {"model": "m", "stream": True}
 
 
+@pytest.mark.parametrize(
+    ("options", "asked", "sent"),
+    [
+        ({"include_usage": 1}, True, {"include_usage": 1}),
+        ({"include_usage": "True"}, True, {"include_usage": "True"}),
+        ({"include_usage": 0, "a": 1}, False, {"include_usage": True, "a": 1}),
+        ({}, False, {"include_usage": True}),
+        (None, False, {"include_usage": True}),
+        ({"include_usage": "perhaps"}, False, {"include_usage": "perhaps"}),
+        ({"include_usage": [1]}, False, {"include_usage": [1]}),
+        ("yes", False, "yes"),
+        ([], False, []),
+    ],
+)
+def test_the_wish_for_usage_is_read_as_engines_do_and_mistakes_are_left_to_them(
+    options: Any, asked: bool, sent: Any
+) -> None:
+    body = parsed(stream=True, stream_options=options)
+    assert body.asked_usage is asked
+    assert json.loads(bodies.answer_bytes(body))["stream_options"] == sent
+
+
+@pytest.mark.parametrize("part", [b"[],", b"{},", b"1,"])
+def test_a_body_of_too_many_parts_is_not_even_read(part: bytes) -> None:
+    with pytest.raises(ApiError, match="too many parts"):
+        bodies.parse(b'{"model":"m","x":[' + part * 2_000_001 + b"0]}", LIMITS)
+
+
 SAFE: list[dict[str, Any]] = [
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "bootstrap_host": 1}]}]},
     {"tools": [{"function": {"parameters": {"properties": {"data_parallel_rank": {}}}}}]},
@@ -167,6 +195,7 @@ UNSAFE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"messages": [{"role": "user", "kv_transfer_params": 1}]}, {"messages": [{"role": "user"}]}),
     ({"content": {"kv_transfer_params": 1}}, {"content": {}}),
     ({"schema": [[{"Bootstrap-Room": 1}]]}, {"schema": [[{}]]}),
+    ({"KV_Transfer_Params": 1, "a": {"DP-RANK": 1}}, {"a": {}}),
     ({"a": {"messages": {"content": {"dp_rank": 1}}}}, {"a": {"messages": {"content": {}}}}),
 ]
 
@@ -180,7 +209,7 @@ def test_a_clients_own_material_is_left_alone(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("body", "left"), UNSAFE, ids=str)
 def test_unsafe_keys_go_wherever_they_are(body: dict[str, Any], left: dict[str, Any]) -> None:
-    assert fields.needs_walk(json.dumps(body).lower().encode(), 100)
+    assert fields.needs_walk(json.dumps(body).encode(), 100)
     assert fields.strip(body, 100)
     assert body == left
 
