@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import redis
 
 from controlplane.core import names
+from controlplane.core.accelerators import MAX_KIND_CHARS
 from controlplane.core.codec import WrongShape, decode
 from controlplane.core.lifecycle import ENGINE
 from controlplane.core.protocol import VERSION, AgentFact, RouterFact
 from controlplane.core.signing import BadSignature, node_key, router_key, unseal
+from controlplane.core.wellformed import url_problem
 
 log = logging.getLogger(__name__)
 
 MAX_FACT_BYTES = 4 * 2**20
 MAX_NUMBER = 1 << 62
+MAX_URL_CHARS = 255
 MAX_TIME = 1e11
 """Unix seconds, in the year 5138."""
 TOLD_STATES = ENGINE.keys() - {"planned"}
@@ -149,29 +151,17 @@ def _storable(value: Any) -> Any:
 
 def _check_agent(fact: AgentFact) -> None:
     """Raises _Refused for what no row could hold: one node's nonsense must not end every tick."""
+    if not 0 <= fact.network_gbps < MAX_NUMBER:
+        raise _Refused("its network speed is out of range")
     for gpu in fact.gpus:
         numbers = 0 <= gpu.index < 1 << 15 and 0 <= gpu.memory_bytes < MAX_NUMBER
-        if not numbers or not 0 < len(gpu.uuid) <= 80 or len(gpu.kind) > 32:
+        if not numbers or not 0 < len(gpu.uuid) <= 80 or not 0 < len(gpu.kind) <= MAX_KIND_CHARS:
             raise _Refused(f"GPU {gpu.uuid!r:.80} has a field that is too long or out of range")
     for engine in fact.engines:
         if engine.state not in TOLD_STATES:
             raise _Refused(f"engine {engine.id!r:.40} is in the unknown state {engine.state!r:.40}")
-        if engine.url and not _is_base_url(engine.url):
+        if engine.url and (url_problem(engine.url) or len(engine.url) > MAX_URL_CHARS):
             raise _Refused(f"engine {engine.id!r:.40} has no plain http://host:port as its url")
         numbers = all(0 <= number < MAX_NUMBER for number in (engine.incarnation, engine.spec_generation))
         if not numbers or not all(0 <= at < MAX_TIME for at in (engine.started_at, engine.ready_at or 0.0)):
             raise _Refused(f"engine {engine.id!r:.40} has a number or time out of range")
-
-
-def _is_base_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return (
-            parts.scheme == "http"
-            and bool(parts.hostname)
-            and bool(parts.port)
-            and url == f"http://{parts.netloc}"
-            and "@" not in url
-        )
-    except ValueError:
-        return False

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import redis
 from django.conf import settings
+from django.db import DataError, IntegrityError, ProgrammingError, close_old_connections
 from django.db import Error as DatabaseError
-from django.db import close_old_connections
 from kombu.exceptions import OperationalError as BrokerError
 
 from controlplane.config import config
@@ -45,6 +45,7 @@ PASSES = 4
 class Memory:
     drains: dict[str, DrainMark] = field(default_factory=dict)
     sent: dict[Sent, float] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
 
     def forget_old(self, now: float) -> None:
         for key in [key for key, at in self.sent.items() if now - at > RESEND_S]:
@@ -89,7 +90,9 @@ class Loop:
         except BrokerError as error:
             self._say(f"commands cannot be sent: {type(error).__name__}")
         except DatabaseError as error:
-            self._say(f"PostgreSQL cannot be used: {type(error).__name__}: {str(error).splitlines()[0]:.200}")
+            refused = isinstance(error, DataError | IntegrityError | ProgrammingError)
+            what = "PostgreSQL refused what a tick wrote" if refused else "PostgreSQL cannot be used"
+            self._say(f"{what}: {type(error).__name__}: {str(error).partition(chr(10))[0]:.200}")
             close_old_connections()
         else:
             self._say("")
@@ -97,10 +100,10 @@ class Loop:
     def tick(self) -> Plan:
         """One whole tick; the caller holds the lease. Returns the last pass's plan."""
         facts = self._read_facts()
-        record_nodes(facts)
+        facts = record_nodes(facts, self.memory.said)
         for _ in range(PASSES):
             operations = read_open()
-            world = record_engines(record_losses(self._gather(facts)))
+            world = record_engines(record_losses(self._gather(facts)), self.memory.said)
             plan = reconcile(world)
             self.memory.drains = dict(plan.drains)
             if not apply(plan, self.memory.sent):

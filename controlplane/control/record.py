@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from django.db import transaction
+from django.db import DataError, IntegrityError, transaction
 from django.utils import timezone
 
 from controlplane.control.facts import Facts
@@ -24,25 +24,45 @@ SEEN_EVERY = timedelta(seconds=4)
 """`seen_at` is written at most this often: facts come more often than anybody looks."""
 
 
-def record_nodes(facts: Facts) -> None:
-    """What each heard agent says about its node and its GPUs."""
-    now = timezone.now()
+def record_nodes(facts: Facts, said: dict[str, str]) -> Facts:
+    """What each heard agent says about its node and its GPUs. Returns the facts without those that PostgreSQL refused to
+    store: their nodes count as silent, the others go on. `said` is kept by the caller, so that it is said once."""
     gpus = {gpu.uuid: gpu for gpu in models.Gpu.objects.all()}
+    stored = dict(facts.agents)
     for node in models.Node.objects.filter(name__in=facts.agents):
-        fact = facts.agents[node.name]
-        changed: dict[str, Any] = {
-            field: value
-            for field, value in (
-                ("address", fact.address[:255]),
-                ("network_gbps", fact.network_gbps),
-                ("agent_boot", fact.boot[:64]),
-                ("agent_labels", dict(fact.labels)),
-            )
-            if getattr(node, field) != value
-        }
-        if changed or node.seen_at is None or now - node.seen_at >= SEEN_EVERY:
-            models.Node.objects.filter(pk=node.pk).update(seen_at=now, **changed)
-        _record_gpus(node, fact, gpus)
+        try:
+            with transaction.atomic():
+                _record_node(node, facts.agents[node.name], gpus)
+        except (DataError, IntegrityError) as error:
+            del stored[node.name]
+            _say_once(said, f"the fact of node {node.name}", error)
+        else:
+            said.pop(f"the fact of node {node.name}", None)
+    return replace(facts, agents=stored)
+
+
+def _say_once(said: dict[str, str], what: str, error: Exception) -> None:
+    why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    if said.get(what) != why:
+        said[what] = why
+        log.error("%s cannot be stored and is left out: %s", what, why)
+
+
+def _record_node(node: models.Node, fact: AgentFact, gpus: dict[str, models.Gpu]) -> None:
+    now = timezone.now()
+    changed: dict[str, Any] = {
+        field: value
+        for field, value in (
+            ("address", fact.address[:255]),
+            ("network_gbps", fact.network_gbps),
+            ("agent_boot", fact.boot[:64]),
+            ("agent_labels", dict(fact.labels)),
+        )
+        if getattr(node, field) != value
+    }
+    if changed or node.seen_at is None or now - node.seen_at >= SEEN_EVERY:
+        models.Node.objects.filter(pk=node.pk).update(seen_at=now, **changed)
+    _record_gpus(node, fact, gpus)
 
 
 def _record_gpus(node: models.Node, fact: AgentFact, rows: dict[str, models.Gpu]) -> None:
@@ -77,10 +97,17 @@ def record_losses(world: World) -> World:
     return replace(world, nodes=nodes)
 
 
-def record_engines(world: World) -> World:
-    """Engine rows and their incarnations as the facts make them; returns the world with the new states."""
-    engines = tuple(_record_engine(engine, observe_engine(engine, world)) for engine in world.engines)
-    return replace(world, engines=engines)
+def record_engines(world: World, said: dict[str, str]) -> World:
+    """Engine rows and their incarnations as the facts make them; returns the world with the new states. An engine that
+    PostgreSQL refuses to store stays as it was recorded, which is said once (`said` as in `record_nodes`)."""
+    engines = []
+    for engine in world.engines:
+        try:
+            engines.append(_record_engine(engine, observe_engine(engine, world)))
+        except (DataError, IntegrityError) as error:
+            _say_once(said, f"what is told of engine {engine.id}", error)
+            engines.append(engine)
+    return replace(world, engines=tuple(engines))
 
 
 def _record_engine(old: EngineState, new: EngineState) -> EngineState:

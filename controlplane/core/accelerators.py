@@ -22,6 +22,9 @@ MEMORY_BYTES: Mapping[str, int] = {
 }
 """Memory of one GPU as sold (vendors' data sheets)."""
 
+MAX_KIND_CHARS = 32
+"""Of a kind's name, as stored."""
+
 _NVML_NAMES: tuple[tuple[str, str], ...] = (
     (r"\bGB200\b", "gb200"),
     (r"\bB200\b", "b200"),
@@ -37,8 +40,9 @@ _NVML_NAMES: tuple[tuple[str, str], ...] = (
 
 def kind_of_nvml_name(name: str) -> str:
     """Twinpool's kind for NVML's product name ("NVIDIA H100 80GB HBM3" -> "h100-sxm"). A product that is not in the table
-    becomes a plain word made of its name, so that a pool can still select it."""
+    becomes a plain word made of its name, at most MAX_KIND_CHARS long, so that a pool can still select it."""
     for pattern, kind in _NVML_NAMES:
         if re.search(pattern, name, re.IGNORECASE):
             return kind
-    return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia")).strip("-") or "unknown"
+    word = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia")).strip("-")
+    return word[:MAX_KIND_CHARS].strip("-") or "unknown"

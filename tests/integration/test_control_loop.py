@@ -278,6 +278,9 @@ BAD_FACTS = {
     "a time that is none": lambda fact: fact["engines"][0].update(started_at=1e300),
     "a number too large": lambda fact: fact["engines"][0].update(spec_generation=1 << 80),
     "a GPU no row could hold": lambda fact: fact["gpus"][0].update(index=1 << 40),
+    "a kind no row could hold": lambda fact: fact["gpus"][0].update(kind="k" * 33),
+    "a url no row could hold": lambda fact: fact["engines"][0].update(url=f"http://{'h' * 300}:80"),
+    "a speed that is none": lambda fact: fact.update(network_gbps=-1.0),
 }
 
 
@@ -303,6 +306,22 @@ def test_a_bad_fact_is_refused_and_said_so_once(
     shown = raw.decode(errors="backslashreplace").replace("\\", "\\\\").replace("\n", "\\n")
     assert len(said) == 1 and said[0].startswith(f"{shown} is refused")
     assert len(demo.listed(LLAMA)) == 4
+
+
+def test_what_postgresql_refuses_of_one_node_stops_no_other(
+    demo: FakeFleet, loop: Loop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even if a check is forgotten: here all of them are."""
+    monkeypatch.setattr("controlplane.control.facts._check_agent", lambda fact: None)
+    demo.nodes["n1"].gpu_kind = "k" * 33
+    demo.nodes["n2"].gpu_kind = "h200-sxm"
+    demo.turn()
+    loop.run()
+    loop.run()
+    kinds = models.Gpu.objects.order_by("node__name").distinct().values_list("node__name", "kind")
+    assert list(kinds) == [("n1", "h100-sxm"), ("n2", "h200-sxm"), ("n3", "h100-sxm")]
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(said) == 1 and said[0].startswith("the fact of node n1 cannot be stored and is left out: value too long")
 
 
 def test_a_routers_impossible_stamp_is_refused(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:

@@ -88,6 +88,7 @@ def test_a_bad_option_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture
         ("NVIDIA L40S", "l40s"),
         ("NVIDIA L4", "l4"),
         ("NVIDIA GeForce RTX 4090", "geforce-rtx-4090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-blackwell-workstati"),
     ],
 )
 def test_nvml_names_become_kinds(name: str, kind: str) -> None:
