@@ -1,4 +1,4 @@
-"""One client request from its arrival to its record: identity, body, path, answer. The legs themselves are in flows.py."""
+"""One client request from its arrival to its record: identity, body, path, answer. The legs themselves are in wholly and split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import xxhash
 from controlplane.core import routing
 from controlplane.core.protocol import RequestRow
 from controlplane.core.routing import Path, Reason
-from controlplane.router import answers, bodies, errors, flows, identity, usage
+from controlplane.router import answers, bodies, errors, flows, identity, usage, wholly
 from controlplane.router.bodies import Body
 from controlplane.router.client import ClientConnection
 from controlplane.router.engines import Engine, Model
@@ -182,7 +182,7 @@ class Exchange:
         self.router.engine_failed(engine, fault)
         self.broken += fault.hard and fault.sent
         if self.broken == MAX_BROKEN:
-            raise flows.error_of(fault, self.model_name)
+            raise wholly.error_of(fault, self.model_name)
 
     def note_answer(self, engine: Engine, relay: Relay, outcome: Answer | Streamed) -> None:
         """A leg that answered the client is over: its counts, and the engine's good name unless the stream was cut."""
