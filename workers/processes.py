@@ -1,13 +1,14 @@
 """Engine processes: started as sessions of their own, recognised after any death of the agent, watched, killed whole.
 
 A process is *identified* by its pid and start time (a pid alone is reused), and *found* by the marker in its environment,
-which every child it makes inherits.
+which every child it makes inherits, or by its session (controlplane.common.engines).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -15,10 +16,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
-from controlplane.common.processes import how_ended, identity, variable
+from controlplane.common import engines
+from controlplane.common.processes import how_ended, identity
 from controlplane.core.names import ENV_ENGINE_HOME, ENV_ENGINE_MARKER
+
+log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 
@@ -53,7 +55,7 @@ class Marker:
 
 @dataclass(frozen=True)
 class Marked:
-    """A living process that carries a marker. `leader`: it leads its session, so it is the engine itself and no child."""
+    """A living process of an engine. `leader`: it leads its session, so it is the engine itself and no child."""
 
     pid: int
     identity: str
@@ -73,16 +75,9 @@ class Exit:
 
 def marked(home: Path) -> Iterator[Marked]:
     """The living processes that agents of the state folder `home` started, and their children."""
-    for pid in psutil.pids():
-        if variable(pid, ENV_ENGINE_HOME) != str(home):
-            continue
-        try:
-            session = os.getsid(pid)
-        except OSError:  # it ended
-            continue
-        marker, who = Marker.parse(variable(pid, ENV_ENGINE_MARKER)), identity(pid)
-        if marker and who:
-            yield Marked(pid, who, marker, leader=session == pid)
+    for each in engines.members(home):
+        if marker := Marker.parse(each.marker):
+            yield Marked(each.pid, each.identity, marker, each.leader)
 
 
 def kill_marked(home: Path, marker: Marker) -> int:
@@ -91,6 +86,8 @@ def kill_marked(home: Path, marker: Marker) -> int:
     while True:
         new = [each for each in marked(home) if each.marker == marker and f"{each.pid}:{each.identity}" not in killed]
         if not new:
+            with contextlib.suppress(OSError):  # a full disk: a session without processes does no harm
+                engines.forget(home, str(marker))
             return len(killed)
         for each in new:
             _send(each.pid, each.identity, signal.SIGKILL)
@@ -149,7 +146,14 @@ class EngineProcess:
         finally:
             os.close(log_fd)
         # A child that has ended already is a zombie without identity: `wait` will see it at once.
-        return cls(child.pid, identity(child.pid), child)
+        process = cls(child.pid, identity(child.pid), child)
+        if home := env.get(ENV_ENGINE_HOME):
+            session = engines.Session(process.pid, process.identity, env[ENV_ENGINE_MARKER], str(folder))
+            try:
+                engines.note(Path(home), session)
+            except OSError as error:
+                log.error("the session of engine %s cannot be written down: %s", session.marker, error)
+        return process
 
     def alive(self) -> bool:
         return bool(self.identity) and identity(self.pid) == self.identity

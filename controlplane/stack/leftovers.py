@@ -8,13 +8,12 @@ import signal
 import time
 from collections.abc import Iterator
 
-import psutil
-
+from controlplane.common import engines
 from controlplane.common.processes import identity
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.record import Running, read
 from controlplane.stack.services import AGENTS, PATIENCE_S
-from controlplane.stack.supervisor import engine_home, kill_family, kill_session
+from controlplane.stack.supervisor import kill_family, kill_session
 
 
 def stop_leftovers(state: StateFolder, *, with_engines: bool) -> list[str]:
@@ -35,10 +34,8 @@ def stop_leftovers(state: StateFolder, *, with_engines: bool) -> list[str]:
 
 def engine_pids(state: StateFolder) -> Iterator[int]:
     """The living processes that agents below this state folder started, and their children."""
-    nodes = f"{state.path / 'nodes'}{os.sep}"
-    for pid in psutil.pids():
-        if engine_home(pid).startswith(nodes) and identity(pid):
-            yield pid
+    for home in (state.path / "nodes").glob("*/"):
+        yield from (each.pid for each in engines.members(home))
 
 
 def kill_engines(state: StateFolder) -> list[int]:

@@ -253,9 +253,14 @@ def family(pid: int) -> list[psutil.Process]:
     """A process and its descendants, without engines and what those started."""
     try:
         leader = psutil.Process(pid)
-        return [leader, *(each for each in leader.children(recursive=True) if not engine_home(each.pid))]
+        return [leader, *(each for each in leader.children(recursive=True) if not _of_engine(each.pid))]
     except psutil.Error:
         return []
+
+
+def _of_engine(pid: int) -> bool:
+    """By its own environment, or, as it may have overwritten that, by the one of its session's leader."""
+    return bool(variable(pid, ENV_ENGINE_HOME) or variable(_session(pid), ENV_ENGINE_HOME))
 
 
 def kill_session(leader: int, state: Path | None = None) -> None:
@@ -272,8 +277,3 @@ def _session(pid: int) -> int:
         return os.getsid(pid)
     except OSError:
         return 0
-
-
-def engine_home(pid: int) -> str:
-    """The state folder of the agent that started this process as an engine, or as a part of one; empty for all others."""
-    return variable(pid, ENV_ENGINE_HOME)

@@ -92,7 +92,8 @@ def main() -> None:
     if OPTIONS.get("ignore_sigterm"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if OPTIONS.get("child"):
-        child = subprocess.Popen(["sleep", "600"])
+        env = {} if OPTIONS["child"] == "blank" else None  # vLLM's engine core overwrites its environment
+        child = subprocess.Popen(["sleep", "600"], env=env)
         print(f"child {child.pid}", flush=True)
     server = ThreadingHTTPServer((OPTIONS["host"], OPTIONS["port"]), Handler)
     server.daemon_threads = True

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from controlplane.core.protocol import EngineFact
+from controlplane.stack.folder import StateFolder
+from controlplane.stack.leftovers import stop_leftovers
 from controlplane.stack.ports import free_port
 from controlplane.stack.testing import StartedValkey
 from tests.integration.agent_kit import AgentKit, until
@@ -51,6 +54,47 @@ def test_engines_outlive_a_killed_agent_and_are_adopted_in_their_states(agent: A
     assert same(drained, agent.engine_when("draining", "drained"))
     assert "while the agent was away" in agent.engine_when("failed", "killed").reason
     until("scraped again", lambda: (now := agent.engine("ready")) and now.quiet_since)
+
+
+def core_of(agent: AgentKit, engine: EngineFact) -> psutil.Process:
+    """The engine's child, whose environment tells nothing of where it belongs."""
+    [core] = [each for each in agent.engine_processes(engine.id) if each.pid != engine.pid]
+    assert core.environ() == {}
+    return core
+
+
+def test_a_killed_engines_child_that_overwrote_its_environment_is_killed_too(agent: AgentKit) -> None:
+    engine = agent.run_engine("cored", gpus=(7,), child="blank")
+    core = core_of(agent, engine)
+    os.kill(engine.pid, signal.SIGKILL)
+    agent.engine_when("failed", "cored")
+    until("killed", lambda: not core.is_running())
+    assert not list((agent.state / "sessions").glob(str(engine.pid)))
+
+
+def test_so_it_is_when_the_agent_died_too(agent: AgentKit) -> None:
+    engine = agent.run_engine("cored", 2, gpus=(7,), child="blank")
+    core = core_of(agent, engine)
+    agent.kill()
+    os.kill(engine.pid, signal.SIGKILL)
+    agent.start()
+    assert "while the agent was away" in agent.engine_when("failed", "cored", 2).reason
+    until("killed", lambda: not core.is_running())
+
+
+def test_down_ends_it_after_supervisor_agent_and_engine_were_killed(valkey_url: str, tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "stack").create()
+    kit = AgentKit(valkey_url, tmp_path)
+    kit.state = state.node("n1")
+    try:
+        engine = kit.start().run_engine(child="blank")
+        core = core_of(kit, engine)
+        kit.kill()
+        os.kill(engine.pid, signal.SIGKILL)
+        assert stop_leftovers(state, with_engines=True) == [f"engine process {core.pid}"]
+        until("killed", lambda: not core.is_running())
+    finally:
+        kit.close()
 
 
 def test_an_adopted_engine_is_commanded_and_watched_like_any_other(agent: AgentKit) -> None:

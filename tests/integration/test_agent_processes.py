@@ -9,6 +9,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+
+from controlplane.common import engines
 from controlplane.common.processes import identity
 from tests.integration.agent_kit import until
 from workers.processes import EngineProcess, Marker, child_environment, kill_marked, marked
@@ -49,3 +52,19 @@ def test_a_reused_pid_is_not_mistaken_for_the_engine(tmp_path: Path) -> None:
     assert child.poll() is None
     child.kill()
     child.wait()
+
+
+def test_a_session_of_the_same_number_that_others_opened_later_is_left_alone(tmp_path: Path) -> None:
+    """The engine and its agent died, and the engine's pid was used again: by a session whose leader lives, then died."""
+    outside = ["env", "-C", "/", "sh", "-c", "sleep 600 & read line"]
+    leader = subprocess.Popen(outside, stdin=subprocess.PIPE, start_new_session=True)
+    session = engines.Session(leader.pid, identity(os.getpid()), "n1/e-1/0/1", str(tmp_path))
+    engines.note(tmp_path, session)
+    until("its child runs", lambda: psutil.Process(leader.pid).children())
+    [child] = psutil.Process(leader.pid).children()
+    assert list(marked(tmp_path)) == []
+    leader.kill()
+    leader.communicate()
+    assert list(marked(tmp_path)) == []
+    assert child.is_running()
+    child.kill()

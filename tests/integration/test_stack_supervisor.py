@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from controlplane.common.processes import identity
-from controlplane.core.names import ENV_ENGINE_HOME
+from controlplane.core.names import ENV_ENGINE_HOME, ENV_ENGINE_MARKER
 from controlplane.stack import health, record
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.leftovers import stop_leftovers
 from controlplane.stack.ports import free_port
 from controlplane.stack.record import Record
 from controlplane.stack.services import AGENTS, ROUTERS, SERVERS, SOURCES, Service
-from controlplane.stack.supervisor import Child, Supervisor
+from controlplane.stack.supervisor import Child, Supervisor, family
 
 # Serves HTTP, tells when it stops, and can be made deaf to SIGTERM.
 _SERVER = """
@@ -171,7 +171,8 @@ async def test_a_dead_supervisors_processes_are_ended_but_strangers_and_engines_
 ) -> None:
     state = StateFolder(tmp_path / "state").create()
     bench.supervisor.add([bench.server("web"), bench.server("agent-n1", AGENTS)])
-    engine_env = os.environ | {ENV_ENGINE_HOME: str(state.node("n1"))}
+    state.node("n1").mkdir()
+    engine_env = os.environ | {ENV_ENGINE_HOME: str(state.node("n1")), ENV_ENGINE_MARKER: "n1/e/0/1"}
     engine = await asyncio.create_subprocess_exec("sleep", "60", env=engine_env, start_new_session=True)
     stranger = await asyncio.create_subprocess_exec("sleep", "60")
     await until(lambda: all(child.state == "ready" for child in bench.supervisor.children))
@@ -191,3 +192,20 @@ async def test_a_dead_supervisors_processes_are_ended_but_strangers_and_engines_
     assert await asyncio.to_thread(stop_leftovers, state, with_engines=True) == [f"engine process {engine.pid}"]
     stranger.kill()
     await asyncio.gather(engine.wait(), stranger.wait())
+
+
+async def test_a_part_of_an_engine_that_overwrote_its_environment_is_no_part_of_its_agent(tmp_path: Path) -> None:
+    engine = "import subprocess, time; subprocess.Popen(['sleep', '600'], env={}); time.sleep(600)"
+    agent = (
+        f"import os, subprocess, sys, time; marked = {{**os.environ, {ENV_ENGINE_HOME!r}: 'x'}}; "
+        f"subprocess.Popen([sys.executable, '-c', {engine!r}], start_new_session=True, env=marked); "
+        "subprocess.Popen(['sleep', '600'], env={}); time.sleep(600)"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", agent, start_new_session=True)
+    try:
+        await until(lambda: len(psutil.Process(process.pid).children(recursive=True)) == 3)
+        await until(lambda: len(family(process.pid)) == 2)
+    finally:
+        for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            each.kill()
+        await process.wait()
