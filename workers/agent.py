@@ -45,7 +45,7 @@ class Agent:
     ) -> None:
         self.config, self.gpus = config, gpus
         self.engines: dict[tuple[str, int], Engine] = {}
-        self._boot = secrets.token_hex(8)
+        self._boot, self._booted_at = secrets.token_hex(8), time.time()
         self._publisher = FactPublisher(config.broker_url, config.node, config.node_key, self.fact)
         self._host = Host(
             config=config,
@@ -134,6 +134,7 @@ class Agent:
         return AgentFact(
             node=self.config.node,
             boot=self._boot,
+            booted_at=self._booted_at,
             seq=seq,
             at=now,
             address=self.config.address,

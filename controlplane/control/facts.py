@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 MAX_FACT_BYTES = 4 * 2**20
 MAX_NUMBER = 1 << 62
 MAX_URL_CHARS = 255
+MAX_BOOT_CHARS = 64
+FORGET_S = 24 * 3600.0
+"""After so long without a key its newest start is forgotten; a node's is in its row too."""
 MAX_TIME = 1e11
 """Unix seconds, in the year 5138."""
 TOLD_STATES = ENGINE.keys() - {"planned"}
@@ -36,13 +40,23 @@ class Facts:
     routers: tuple[RouterFact, ...] = ()
 
 
+@dataclass(frozen=True)
+class Boot:
+    """One start of a source; `at`: Unix seconds on the source's clock, 0 if it does not tell."""
+
+    id: str
+    at: float
+
+
 @dataclass
 class _Heard:
     """The newest fact of one source: when its (boot, seq) was first seen tells whether somebody still writes it."""
 
-    boot: str
+    boot: Boot
     seq: int
     since: float
+    fact: AgentFact | RouterFact | None = None
+    """None: known from the node's row alone."""
 
 
 @dataclass
@@ -53,28 +67,37 @@ class FactReader:
     _said: dict[str, str] = field(default_factory=dict)
     _heard: dict[str, _Heard] = field(default_factory=dict)
 
-    def read(self, valkey: redis.Redis, nodes: set[str], now: float) -> Facts:
-        """All believed facts. `now`: any clock that only rises. Raises redis.RedisError."""
+    def read(self, valkey: redis.Redis, nodes: Mapping[str, Boot], now: float) -> Facts:
+        """All believed facts. `nodes`: every node with its agent's newest start as recorded. `now`: any clock that only
+        rises. In place of a refused fact the one believed before counts, for as long as it would have lived: whoever can
+        write to the broker must not silence a node at once. Raises redis.RedisError."""
         agents: dict[str, AgentFact] = {}
         routers: list[RouterFact] = []
-        keys = self._keys(valkey, nodes)
+        keys = self._keys(valkey, nodes, now)
         values = valkey.mget(keys) if keys else []
         for key, value in zip(keys, values, strict=True):
             if not isinstance(value, bytes):
                 continue
-            kind, _, name = key.removeprefix("fact:").partition(":")
-            try:
-                if kind == "agent":
-                    agents[name] = self._agent(key, name, value, now)
-                else:
-                    routers.append(self._router(key, name, value, now))
-            except (BadSignature, WrongShape, _Refused) as error:
-                self._say(key, str(error))
-            else:
-                self._said.pop(key, None)
+            fact = self._believed(key, value, nodes, now)
+            if isinstance(fact, AgentFact):
+                agents[fact.node] = fact
+            elif fact is not None:
+                routers.append(fact)
         return Facts(agents, tuple(routers))
 
-    def _keys(self, valkey: redis.Redis, nodes: set[str]) -> list[str]:
+    def _believed(self, key: str, value: bytes, nodes: Mapping[str, Boot], now: float) -> AgentFact | RouterFact | None:
+        kind, _, name = key.removeprefix("fact:").partition(":")
+        try:
+            fact = self._agent(name, value) if kind == "agent" else self._router(name, value)
+            self._check_fresh(key, fact, nodes.get(name) if kind == "agent" else None, now)
+        except (BadSignature, WrongShape, _Refused) as error:
+            self._say(key, str(error))
+            heard = self._heard.get(key)
+            return heard.fact if heard and now - heard.since <= names.FACT_TTL_S else None
+        self._said.pop(key, None)
+        return fact
+
+    def _keys(self, valkey: redis.Redis, nodes: Mapping[str, Boot], now: float) -> list[str]:
         """The keys worth reading: of the known nodes and of whatever routers there are. Others are said, never read."""
         present: set[str] = set()
         believed: list[str] = []
@@ -88,23 +111,23 @@ class FactReader:
                 believed.append(key)
             elif kind == "agent":
                 self._say(key, "no such node: add it first (manage.py add_node)")
-        self._forget(present)
+        self._forget(present, now)
         return sorted(believed)
 
-    def _agent(self, key: str, name: str, value: bytes, now: float) -> AgentFact:
+    def _agent(self, name: str, value: bytes) -> AgentFact:
         fact = self._open(value, node_key(self.fleet_secret, name), AgentFact)
         if fact.node != name:
             raise _Refused(f"it speaks for node {fact.node!r:.80}")
         _check_agent(fact)
-        return self._fresh(key, fact, now)
+        return fact
 
-    def _router(self, key: str, name: str, value: bytes, now: float) -> RouterFact:
+    def _router(self, name: str, value: bytes) -> RouterFact:
         fact = self._open(value, router_key(self.fleet_secret), RouterFact)
         if fact.router != name:
             raise _Refused(f"it speaks for router {fact.router!r:.80}")
         if not (0 <= fact.epoch < MAX_NUMBER and 0 <= fact.generation < MAX_NUMBER):
             raise _Refused("its table has a number out of range")
-        return self._fresh(key, fact, now)
+        return fact
 
     def _open(self, value: bytes, key: bytes, cls: type[Fact]) -> Fact:
         if len(value) > MAX_FACT_BYTES:
@@ -112,28 +135,42 @@ class FactReader:
         fact = decode(cls, _storable(unseal(key, value)))
         if fact.version != VERSION:
             raise _Refused(f"version {fact.version} is not supported (this control plane reads {VERSION})")
+        if len(fact.boot) > MAX_BOOT_CHARS or not 0 <= fact.booted_at < MAX_TIME:
+            raise _Refused("its start has a name that is too long or a time out of range")
         return fact
 
-    def _fresh(self, key: str, fact: Fact, now: float) -> Fact:
-        """Refuses a fact older than one seen before, or one that nobody has renewed for the life of a fact."""
+    def _check_fresh(self, key: str, fact: AgentFact | RouterFact, recorded: Boot | None, now: float) -> None:
+        """Refuses a fact older than one seen before, or one that nobody has renewed for the life of a fact. One of an
+        earlier start counts again once the later start has been silent that long: the sender's clock was set back."""
+        boot = Boot(fact.boot, fact.booted_at)
+        if key not in self._heard and recorded and recorded.id:
+            self._heard[key] = _Heard(recorded, -1, now)
         heard = self._heard.get(key)
-        if heard is None or heard.boot != fact.boot or fact.seq > heard.seq:
-            self._heard[key] = _Heard(fact.boot, fact.seq, now)
-        elif fact.seq < heard.seq:
-            raise _Refused("it is older than one that was read before")
-        elif now - heard.since > names.FACT_TTL_S:
-            raise _Refused(f"nobody has renewed it for {names.FACT_TTL_S} s")
-        return fact
+        silent = heard is not None and now - heard.since > names.FACT_TTL_S
+        if heard is not None and heard.boot.id == boot.id:
+            if fact.seq < heard.seq:
+                raise _Refused("it is older than one that was read before")
+            if fact.seq == heard.seq:
+                if silent:
+                    raise _Refused(f"nobody has renewed it for {names.FACT_TTL_S} s")
+                return
+        elif heard is not None and boot.at < heard.boot.at:
+            if not silent:
+                raise _Refused("it is of an earlier start than one that was heard just now")
+            log.warning("%s is believed although a later start was heard before: its clock was set back", key)
+        self._heard[key] = _Heard(boot, fact.seq, now, fact)
 
     def _say(self, key: str, problem: str) -> None:
         if self._said.get(key) != problem:
             self._said[key] = problem
             log.warning("%s is refused: %s", key.encode("unicode_escape").decode()[:120], problem)
 
-    def _forget(self, present: set[str]) -> None:
-        for memory in (self._said, self._heard):
-            for key in memory.keys() - present:
-                del memory[key]
+    def _forget(self, present: set[str], now: float) -> None:
+        for key in self._said.keys() - present:
+            del self._said[key]
+        for key in self._heard.keys() - present:
+            if now - self._heard[key].since > FORGET_S:
+                del self._heard[key]
 
 
 class _Refused(ValueError):

@@ -21,7 +21,7 @@ from kombu.exceptions import OperationalError as BrokerError
 
 from controlplane.config import config
 from controlplane.control.apply import apply
-from controlplane.control.facts import FactReader, Facts
+from controlplane.control.facts import Boot, FactReader, Facts
 from controlplane.control.gather import gather, listed_roles
 from controlplane.control.leases import lease
 from controlplane.control.operations import advance_operations, read_open
@@ -116,7 +116,8 @@ class Loop:
         return plan
 
     def _read_facts(self) -> Facts:
-        nodes = set(models.Node.objects.values_list("name", flat=True))
+        rows = models.Node.objects.values_list("name", "agent_boot", "agent_booted_at")
+        nodes = {name: Boot(boot, booted_at) for name, boot, booted_at in rows}
         facts = self.reader.read(self.valkey, nodes, time.monotonic())
         if self.link_since is None:
             self.link_since = time.time()

@@ -55,7 +55,8 @@ def _record_node(node: models.Node, fact: AgentFact, gpus: dict[str, models.Gpu]
         for field, value in (
             ("address", fact.address[:255]),
             ("network_gbps", fact.network_gbps),
-            ("agent_boot", fact.boot[:64]),
+            ("agent_boot", fact.boot),
+            ("agent_booted_at", fact.booted_at),
             ("agent_labels", dict(fact.labels)),
         )
         if getattr(node, field) != value

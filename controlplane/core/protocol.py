@@ -279,6 +279,8 @@ class AgentFact:
     engines: tuple[EngineFact, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     network_gbps: float = 100.0
+    booted_at: float = 0.0
+    """When this `boot` began, Unix seconds on the node's clock: a fact of an earlier start is not believed again."""
 
 
 @dataclass(frozen=True)
@@ -306,6 +308,8 @@ class RouterFact:
     loads: tuple[EngineLoad, ...] = ()
     set_aside: tuple[str, ...] = ()
     """Engines that this router does not use now because they failed it."""
+    booted_at: float = 0.0
+    """As in AgentFact."""
 
 
 # --- Telemetry: msgpack maps on the Valkey stream names.TELEMETRY_STREAM, field "r" ---------------------------------------

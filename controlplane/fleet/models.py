@@ -23,6 +23,8 @@ class Node(models.Model):
     address = models.CharField(max_length=255, blank=True)
     network_gbps = models.FloatField(default=100.0)
     agent_boot = models.CharField(max_length=64, blank=True)
+    agent_booted_at = models.FloatField(default=0.0)
+    """Unix seconds on the node's clock: only ever compared with what the same node tells."""
     seen_at = models.DateTimeField(null=True, blank=True)
     lost = models.BooleanField(default=False)
 

@@ -35,6 +35,7 @@ class Link:
         self._broker = connect(url, ANSWER_S, max_connections=None)
         self._stream = connect(telemetry_url, ANSWER_S, max_connections=None) if telemetry_url != url else self._broker
         self._seq = 0
+        self._booted_at = time.time()
         self._told: RouterFact | None = None
         self._told_at = 0.0
 
@@ -94,6 +95,7 @@ class Link:
         return RouterFact(
             router=self._router.id,
             boot=self._outbox.boot,
+            booted_at=self._booted_at,
             seq=self._seq,
             at=time.time(),
             epoch=epoch,

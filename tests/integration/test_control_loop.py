@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 import redis
 
 from controlplane.control import actions
-from controlplane.control.facts import Facts
+from controlplane.control.facts import Boot, Facts
 from controlplane.control.gather import read_nodes
 from controlplane.control.leases import lease
 from controlplane.control.loop import Loop
@@ -28,6 +29,7 @@ from tests.integration.control_kit import FakeFleet, new_loop
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+NODES = dict.fromkeys(("n1", "n2", "n3"), Boot("", 0.0))
 LLAMA, QWEN = "llama-3.1-70b", "qwen3-8b"
 
 
@@ -327,7 +329,7 @@ def test_what_postgresql_refuses_of_one_node_stops_no_other(
 def test_a_routers_impossible_stamp_is_refused(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
     fact = RouterFact("r9", "boot", 1, 0.0, epoch=1 << 80, generation=0)
     valkey.set(names.fact_key("router", "r9"), seal(router_key(demo.secret), encode(fact)))
-    assert [each.router for each in loop.reader.read(valkey, set(), 0.0).routers] == ["r1"]
+    assert [each.router for each in loop.reader.read(valkey, {}, 0.0).routers] == ["r1"]
 
 
 def test_an_older_fact_is_not_believed_again(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
@@ -337,15 +339,46 @@ def test_an_older_fact_is_not_believed_again(demo: FakeFleet, loop: Loop, valkey
     demo.nodes["n1"].crash(demo.listed(LLAMA)[0])
     demo.turn()
     valkey.set(names.fact_key("agent", "n1"), old)  # type: ignore[arg-type]
-    facts = loop.reader.read(valkey, {"n1", "n2", "n3"}, 0.0)
-    assert set(facts.agents) == {"n2", "n3"}
+    facts = loop.reader.read(valkey, NODES, time.monotonic())
+    assert facts.agents["n1"].seq == facts.agents["n2"].seq - 1, "it is the one that was believed last"
+
+
+def put(valkey: redis.Redis, demo: FakeFleet, boot: str, booted_at: float, seq: int = 1) -> None:
+    fact = replace(demo.nodes["n1"].fact(0.0), boot=boot, booted_at=booted_at, seq=seq)
+    valkey.set(names.fact_key("agent", "n1"), seal(node_key(demo.secret, "n1"), encode(fact)))
+
+
+def test_a_fact_of_an_earlier_start_is_not_believed(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
+    """Not after the key was away, nor by a control process that begins only now."""
+    put(valkey, demo, "second", 200.0)
+    loop.run()
+    valkey.delete(names.fact_key("agent", "n1"))
+    loop.run()
+    put(valkey, demo, "first", 100.0, seq=9)
+    loop.run()
+    new_loop().run()
+    assert models.Node.objects.get(name="n1").agent_boot == "second"
+
+
+def test_an_earlier_start_counts_once_the_later_one_is_silent(
+    demo: FakeFleet, loop: Loop, valkey: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a node's clock was set back."""
+    now = time.monotonic()
+    put(valkey, demo, "second", 200.0)
+    assert loop.reader.read(valkey, NODES, now).agents["n1"].boot == "second"
+    put(valkey, demo, "after", 100.0)
+    assert loop.reader.read(valkey, NODES, now + 1).agents["n1"].boot == "second"
+    assert loop.reader.read(valkey, NODES, now + names.FACT_TTL_S + 1).agents["n1"].boot == "after"
+    put(valkey, demo, "after", 100.0, seq=2)
+    assert loop.reader.read(valkey, NODES, now + names.FACT_TTL_S + 2).agents["n1"].seq == 2
+    assert sum("its clock was set back" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_fact_that_nobody_renews_counts_as_silence(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
-    nodes = {"n1", "n2", "n3"}
-    assert set(loop.reader.read(valkey, nodes, 1e9).agents) == set()
+    assert set(loop.reader.read(valkey, NODES, 1e9).agents) == set()
     demo.turn()
-    assert set(loop.reader.read(valkey, nodes, 1e9).agents) == nodes
+    assert set(loop.reader.read(valkey, NODES, 1e9).agents) == NODES.keys()
 
 
 def test_a_second_loop_does_not_tick_at_the_same_time(demo: FakeFleet, loop: Loop) -> None:
