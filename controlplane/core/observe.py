@@ -13,6 +13,8 @@ from controlplane.core.names import FACT_TTL_S
 from controlplane.core.protocol import EngineFact
 from controlplane.core.world import EngineState, NodeState, World
 
+OVER = frozenset({"stopped", "failed"})
+"""States told by an agent in which no process is left."""
 MAX_FAILURES = 5
 BACK_OFF_S = (1.0, 5.0, 15.0, 30.0)
 """Wait before the next start after that many failures in a row."""
@@ -24,6 +26,8 @@ arrived before the stop then (one queue, in order)."""
 MASS_SILENCE = 0.3
 """From this share of nodes silent together on, the silence is more likely ours or the network's than theirs."""
 REASON_LENGTH = 500
+MAX_JUMP = 1 << 20
+"""Generations and incarnations rise by one per start: an agent that is further ahead of its row is not believed."""
 
 
 def judge_nodes(world: World) -> dict[str, tuple[bool, str]]:
@@ -66,12 +70,22 @@ def observe_engine(engine: EngineState, world: World) -> EngineState:
     if len(present) < len(facts):
         return _absent(engine, world.now)
     newest = max(fact.spec_generation for fact in present)
+    if newest > engine.spec_generation + MAX_JUMP or any(
+        fact.incarnation > engine.incarnation + MAX_JUMP for fact in present
+    ):
+        return _gone(
+            engine, "its agent tells of a start with an impossible number: remove its record on the node", world.now
+        )
     if newest > engine.spec_generation:
         # Only a database restored from a backup can know less than an agent: go on from the agent's number.
         engine = replace(engine, spec_generation=newest)
     if any(fact.spec_generation < engine.spec_generation for fact in present):
-        # They speak of an earlier start; ours has not reached the agent, or got lost with its node.
-        return _become(engine, "starting", "its node is back", world.now) if engine.state == "lost" else engine
+        # They speak of an earlier start; ours has not reached the agent, or got lost with its node or its records.
+        if engine.state == "lost":
+            return _become(engine, "starting", "its node is back", world.now)
+        if all(fact.state in OVER or fact.incarnation < engine.incarnation for fact in present):
+            return _gone(engine, "its agent knows only an earlier start of it", world.now)
+        return engine
     return _heard(engine, _slowest(present), present[0], world.now)
 
 
@@ -89,11 +103,16 @@ def _lost(engine: EngineState, node: str, now: float) -> EngineState:
 
 def _absent(engine: EngineState, now: float) -> EngineState:
     """Its agent is there and does not know it (any more)."""
-    if engine.state in ("planned", "failed", "stopped", "starting"):
-        return engine
     if engine.state == "stopping" and engine.incarnation == 0 and now - engine.state_since < UNSEEN_STOP_S:
         return engine
-    return _become(engine, "stopped", "" if engine.state == "stopping" else "its agent no longer knows it", now)
+    return _gone(engine, "its agent no longer knows it", now)
+
+
+def _gone(engine: EngineState, why: str, now: float) -> EngineState:
+    """No process of its newest start is left, though one may be on its way."""
+    if engine.state in ("planned", "failed", "stopped", "starting"):
+        return engine
+    return _become(engine, "stopped", "" if engine.state == "stopping" else why, now)
 
 
 def _heard(engine: EngineState, fact: EngineFact, first: EngineFact, now: float) -> EngineState:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from controlplane.core.drain import drain
 from controlplane.core.lifecycle import SERVING
-from controlplane.core.observe import MAX_FAILURES
+from controlplane.core.observe import MAX_FAILURES, OVER
 from controlplane.core.placement import Placement, Want, place
 from controlplane.core.plan import Action, Create, Halt, Plan, Release, Restart, Retire, Send, Verb
 from controlplane.core.world import DrainMark, EngineState, GpuState, PoolState, Sent, World
@@ -23,8 +23,6 @@ UNACKNOWLEDGED_S = 30.0
 REPLACE_LOST_S = 60.0
 """An engine whose node has been lost this long is replaced, if there is room elsewhere."""
 DEFAULT_LEASE_S = 30.0
-OVER = frozenset({"stopped", "failed"})
-"""States told by an agent in which no process is left."""
 
 
 def reconcile(world: World) -> Plan:
