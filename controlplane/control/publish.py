@@ -60,7 +60,13 @@ class TablePublisher:
 
 def _stamp_in_valkey(valkey: redis.Redis, key: bytes) -> Stamp:
     """(0, 0) if there is no table, or none that we signed."""
-    envelope = valkey.get(names.TABLE_KEY)
+    try:
+        envelope = valkey.get(names.TABLE_KEY)
+    except redis.ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        log.warning("something else was stored under the routing table's key: it is replaced")
+        return (0, 0)
     if not isinstance(envelope, bytes):
         return (0, 0)
     try:

@@ -16,14 +16,19 @@ from controlplane.telemetry.topics import group, is_topic
 log = logging.getLogger(__name__)
 
 WRITE = """
+local seq = redis.pcall('HINCRBY', KEYS[1], 'seq', 1)
+local foreign = type(seq) == 'table'
+if foreign then
+  redis.call('DEL', KEYS[1])
+  seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
+end
 local epoch = redis.call('HGET', KEYS[1], 'epoch') or ARGV[1]
-local seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
 redis.call('HSET', KEYS[1], 'epoch', epoch, 'at', ARGV[2], 'rows', ARGV[3])
 if ARGV[4] == '0' then redis.call('PERSIST', KEYS[1]) else redis.call('EXPIRE', KEYS[1], ARGV[4]) end
-return seq
+return {seq, foreign and 1 or 0}
 """
 """One step for all readers: they see the old state with its number, or the new one. A hash that is new gets a new epoch, so
-that nobody takes its low numbers for old ones."""
+that nobody takes its low numbers for old ones. What cannot be our hash is replaced."""
 GONE_FOR_S = 60
 """A topic that is no more says so with no rows, then disappears."""
 
@@ -48,7 +53,9 @@ class Publisher:
         self._known = set(topics)
 
     async def _publish_one(self, topic: str, rows: list[Any], now: float, expire_s: int) -> None:
-        seq = await self._write(
+        seq, foreign = await self._write(
             keys=[names.live_key(topic)], args=[int(now * 1000), f"{now:.3f}", orjson.dumps(rows), expire_s]
         )
+        if foreign:
+            log.warning("something else was stored under the key of live topic %s: it is replaced", topic)
         await self._layer.group_send(group(topic), {"type": "live.changed", "topic": topic, "seq": int(seq)})

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.conf import settings
-from redis import Redis
+from redis import Redis, ResponseError
 from redis.asyncio import Redis as AsyncRedis
 
 from controlplane.core import names
 
+log = logging.getLogger(__name__)
+
 PAGE = 500
+DELETE_FOREIGN = "return redis.call('TYPE', KEYS[1]).ok ~= 'stream' and redis.call('DEL', KEYS[1]) or 0"
 Entries = list[tuple[str, bytes | None]]
 _OPTIONS: dict[str, Any] = {"socket_timeout": 5.0, "socket_connect_timeout": 5.0, "protocol": 2}
 
@@ -26,8 +30,16 @@ def connect() -> Redis:
 
 
 async def read_new(valkey: AsyncRedis, after: str, block_ms: int) -> Entries:
-    """The next page behind `after`, waiting up to `block_ms` for a first entry. Raises redis.RedisError, OSError."""
-    answer: Any = await valkey.xread({names.TELEMETRY_STREAM: after}, count=PAGE, block=block_ms)
+    """The next page behind `after`, waiting up to `block_ms` for a first entry. What is stored under the stream's key and
+    is no stream is deleted: nobody could add to it. Raises redis.RedisError, OSError."""
+    try:
+        answer: Any = await valkey.xread({names.TELEMETRY_STREAM: after}, count=PAGE, block=block_ms)
+    except ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        if await valkey.register_script(DELETE_FOREIGN)(keys=[names.TELEMETRY_STREAM]):
+            log.warning("something else was stored under the telemetry stream's key: it is deleted")
+        return []
     return _entries(answer[0][1]) if answer else []
 
 

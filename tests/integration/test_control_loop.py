@@ -228,6 +228,14 @@ def test_everything_in_valkey_can_be_rebuilt(demo: FakeFleet, loop: Loop, valkey
     assert demo.nodes["n1"].starts + demo.nodes["n2"].starts == 4, "nothing else was restarted"
 
 
+def test_another_kind_of_value_under_the_tables_key_is_replaced(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
+    before = demo.table()
+    valkey.delete(names.TABLE_KEY)
+    valkey.lpush(names.TABLE_KEY, "no table")
+    loop.run()
+    assert demo.table() == before
+
+
 def test_an_agent_without_its_engines_gets_them_started_again(demo: FakeFleet, loop: Loop) -> None:
     demo.nodes["n1"].engines.clear()
     demo.run(loop, "gone", lambda: len(demo.listed(LLAMA)) == 2)

@@ -283,6 +283,21 @@ def test_when_valkey_comes_back_ingest_goes_on(ingest: Ingest, fleet: dict[str, 
             own.stop()
 
 
+def test_keys_of_ours_that_hold_something_else_are_replaced(
+    ingest: Ingest, fleet: dict[str, Any], valkey: redis.Redis
+) -> None:
+    valkey.set(names.TELEMETRY_STREAM, "no stream")
+    valkey.lpush(names.live_key("fleet"), "no hash")
+    topic = names.live_key(f"model:{Model.objects.get().name}")
+    valkey.hset(topic, "seq", "no number")
+    ingest.start()
+    until(lambda: not valkey.exists(names.TELEMETRY_STREAM))
+    Source(valkey, "agent:n1").send("node", [NodeRow("n1")])
+    until(lambda: valkey.type(names.live_key("fleet")) == b"hash" and valkey.hget(topic, "rows"))
+    assert live(valkey)
+    assert ingest.said.count("something else was stored under") == 3
+
+
 def test_records_that_break_the_contract_are_dropped_and_the_rest_is_kept(
     ingest: Ingest, fleet: dict[str, Any], valkey: redis.Redis
 ) -> None:
