@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from controlplane.common.files import read_key
@@ -40,6 +40,15 @@ class Config(BaseSettings):
         return [origin.strip() for origin in self.console_origins.split(",") if origin.strip()]
 
 
+class BadSetting(ValueError):
+    """A TWINPOOL_... variable cannot be used. The message names it and the remedy, never its value."""
+
+
 @cache
 def config() -> Config:
-    return Config()
+    """Raises BadSetting."""
+    try:
+        return Config()
+    except ValidationError as error:
+        wrong = [f"TWINPOOL_{str(each['loc'][0]).upper()} is wrong ({each['msg']})" for each in error.errors()]
+        raise BadSetting(f"{'; '.join(wrong)}: correct or unset it") from None

@@ -6,6 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -29,20 +30,38 @@ Django's commands (help, shell, changepassword, ...) use the running stack of --
 
 def dispatch(argv: Sequence[str]) -> int:
     """Run `manage.py` with these arguments (argv[0] is the program). Returns the exit code."""
-    name, arguments = (argv[1], list(argv[2:])) if len(argv) > 1 else ("", [])
-    if name in ("", "-h", "--help", "help") and not arguments:
-        print(_HELP, end="")
-        return 0
     try:
-        if name not in _COMMANDS:
-            return _django(list(argv))
         with explained():
-            return _COMMANDS[name](arguments)
+            code = _run(argv)
+        sys.stdout.flush()
+        return code
     except StackError as error:
         print(f"twinpool: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        from controlplane.stack.output import drop_output
+
+        drop_output()
+        return 1
+
+
+def _run(argv: Sequence[str]) -> int:
+    name, arguments = (argv[1], list(argv[2:])) if len(argv) > 1 else ("", [])
+    if name in ("", "-h", "--help", "help") and not arguments:
+        print(_HELP, end="")
+        return 0
+    if name in ("--version", "version"):
+        print(f"twinpool {_version()}")
+        return 0
+    if name == "help" and arguments[0] in _COMMANDS:
+        name, arguments = arguments[0], ["--help"]
+    return _COMMANDS[name](arguments) if name in _COMMANDS else _django(list(argv))
+
+
+def _version() -> str:
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
 
 def _up(arguments: list[str]) -> int:
@@ -77,8 +96,7 @@ def _test(arguments: list[str]) -> int:
     command = [sys.executable, "-m", "pytest"]
     env = dict(os.environ)
     if "--vllm" in arguments:
-        if not env.get(names.ENV_VLLM_PYTHON):
-            env[names.ENV_VLLM_PYTHON] = str(_engine_python())
+        env[names.ENV_VLLM_PYTHON] = str(_engine_python())
         rest = [argument for argument in arguments if argument != "--vllm"]
         command += ["-m", "vllm", *(rest or ["tests/vllm"])]
     else:
@@ -119,16 +137,60 @@ def _agent(arguments: list[str]) -> int:
 
 def _django(argv: list[str]) -> int:
     """Any other command, in the environment of the state folder's stack. What the caller has set is kept."""
+    from controlplane.core import names
     from controlplane.stack import endpoints, folder
 
-    state, rest = _take_state(argv)
-    for name, value in endpoints.stored_environment(folder.chosen(state, ROOT)).items():
+    state_option, rest = _take_state(argv)
+    state = folder.chosen(state_option, ROOT)
+    own_database = names.ENV_DATABASE_URL not in os.environ
+    try:
+        stored = endpoints.stored_environment(state)
+    except PermissionError as error:
+        if own_database:
+            raise StackError(
+                f"{state.path} belongs to another user: become that user, or name yours with --state"
+            ) from error
+        stored = {}
+    for name, value in stored.items():
         os.environ.setdefault(name, value)
+    # Without a stack no server that happens to listen on PostgreSQL's usual port may be taken for its database.
+    os.environ.setdefault(names.ENV_DATABASE_URL, _NO_DATABASE)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-    from django.core.management import execute_from_command_line
-
-    execute_from_command_line(rest)
+    _execute(rest, state.path, own_database=own_database)
     return 0
+
+
+_NO_DATABASE = "postgresql://nobody@127.0.0.1:1/none"
+
+
+def _execute(argv: list[str], state: Path, *, own_database: bool) -> None:
+    """Run Django's command line. Raises StackError for what its user can repair."""
+    from django.core.management import execute_from_command_line
+    from django.db import OperationalError
+    from kombu.exceptions import OperationalError as NoBroker
+    from redis.exceptions import RedisError
+
+    from controlplane.config import BadSetting
+    from controlplane.core import names
+
+    try:
+        execute_from_command_line(argv)
+    except BadSetting as error:
+        raise StackError(str(error)) from error
+    except EOFError as error:
+        raise StackError("this command asks something and nobody answers: run it in a terminal") from error
+    except (OperationalError, NoBroker, RedisError) as error:
+        if "--traceback" in argv:
+            raise
+        if own_database:
+            raise StackError(
+                f"no stack answers on {state}: start it with `manage.py up`, or name it with --state"
+            ) from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise StackError(
+            f"a server of {names.ENV_DATABASE_URL} or {names.ENV_VALKEY_URL} does not answer: {reason}; "
+            "start it or correct the URL"
+        ) from error
 
 
 def _take_state(argv: list[str]) -> tuple[str | None, list[str]]:
@@ -137,7 +199,8 @@ def _take_state(argv: list[str]) -> tuple[str | None, list[str]]:
     arguments = iter(argv)
     for argument in arguments:
         if argument == "--state":
-            state = next(arguments, None)
+            if (state := next(arguments, None)) is None:
+                raise StackError("--state names no folder: write --state DIR")
         elif argument.startswith("--state="):
             state = argument.partition("=")[2]
         else:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from controlplane.core.scenes import SCENES
 from controlplane.stack.errors import StackError
 from controlplane.stack.options import Options
+from controlplane.stack.output import drop_output
 from controlplane.stack.scene_needs import prepare_models
 from controlplane.stack.services import ROOT
 
@@ -78,6 +79,14 @@ def start(options: Options, arguments: Sequence[str]) -> int:
                 raise StackError(message["failed"])
             if "ready" in message:
                 return 0
-            print(message.get("line", ""), flush=True)
+            _show(message.get("line", ""))
     process.wait()
     raise StackError(f"the stack ended while it started (exit code {process.returncode}): see {state.logs / 'up.log'}")
+
+
+def _show(line: str) -> None:
+    """A reader that had enough (`up --detach | head -1`) must not end the waiting: the exit code tells whether it is up."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        drop_output()

@@ -11,6 +11,8 @@ _REMEDIES = {
     errno.EDQUOT: "free some of your quota, or choose another --state",
     errno.EACCES: "make it accessible for you, or choose another --state",
     errno.EPERM: "make it accessible for you, or choose another --state",
+    errno.ENOTDIR: "name a folder with --state",
+    errno.ENAMETOOLONG: "choose a shorter one",
     errno.EROFS: "choose another --state",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.EAGAIN: "raise the limit of processes (ulimit -u)",

@@ -115,6 +115,13 @@ class Output:
                 self._broken = True
 
 
+def drop_output() -> None:
+    """Nobody reads what this process prints any more: let it go nowhere, without a complaint at the exit either."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def last_error(log: Path) -> str:
     """The last telling line of a log, at most 300 characters."""
     try:

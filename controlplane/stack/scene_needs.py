@@ -19,17 +19,13 @@ def prepare_models(scene: Scene, state: StateFolder) -> str:
     named = os.environ.get(names.ENV_VLLM_PYTHON, "")
     if not any(model.engine_kind == "vllm" for model in scene.models):
         return named
-    python = Path(named) if named else _managed()
+    from controlplane.stack.engine_env import ensure
+
+    python = ensure()
     for model in scene.models:
         if model.tiny:
             _make_tiny(python, Path(model.source.format(state=state.path)))
     return str(python)
-
-
-def _managed() -> Path:
-    from controlplane.stack.engine_env import ensure
-
-    return ensure()
 
 
 def _make_tiny(python: Path, folder: Path) -> None:
@@ -37,12 +33,7 @@ def _make_tiny(python: Path, folder: Path) -> None:
         return
     print("twinpool: making the tiny model", flush=True)
     command = [str(python), "-m", "workers.engines.tiny_model", str(folder)]
-    try:
-        made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
-    except OSError as error:
-        raise StackError(
-            f"{python} cannot be run ({error.strerror}): correct {names.ENV_VLLM_PYTHON} or unset it"
-        ) from error
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
     if made.returncode != 0:
         reason = (made.stderr.strip().splitlines() or ["no reason given"])[-1][:300]
         raise StackError(f"the tiny model cannot be made: {reason}; repair the engine environment (manage.py engine-env)")

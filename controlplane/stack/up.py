@@ -7,6 +7,7 @@ import os
 import socket
 from dataclasses import replace
 
+from controlplane.config import BadSetting, config
 from controlplane.core import names
 from controlplane.core.scenes import SCENES
 from controlplane.stack import endpoints, health, leftovers, record, servers
@@ -30,6 +31,10 @@ def run(options: Options) -> int:
 
 
 def _run(options: Options, report: Report) -> int:
+    try:
+        config()
+    except BadSetting as error:
+        raise StackError(str(error)) from error
     state = options.state.create()
     with record.only_supervisor(state):
         given = endpoints.external()
