@@ -11,11 +11,16 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.postgres import EmbeddedPostgres
 from controlplane.stack.testing import SERVERS
+
+# How fast examples come says how busy the machine is, not whether the code is right.
+settings.register_profile("twinpool", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("twinpool")
 
 
 @pytest.fixture(scope="session")
