@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 MAX_CONFIG_BYTES = 1 << 20
 MAX_ENGINES = 1024
 MAX_TENSOR_PARALLEL = 64
+MAX_SLO_MS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ def _plain_problems(new: NewModel) -> Iterator[str]:
         yield f"mode {new.mode} hands KV over: give a connector (nixl or example)"
     if not 1 <= new.kv_lease_s <= 3600:
         yield "kv_lease_s: 1 to 3600 seconds"
-    if not (0 < new.slo_ttft_ms < math.inf and 0 < new.slo_itl_ms < math.inf):
-        yield "SLO targets: milliseconds above 0"
+    if not all(1 <= target_ms <= MAX_SLO_MS for target_ms in (new.slo_ttft_ms, new.slo_itl_ms)):
+        yield f"SLO targets: 1 to {MAX_SLO_MS} milliseconds"
 
 
 def _pool_problems(new: NewModel) -> Iterator[str]:

@@ -10,7 +10,8 @@ from django.utils import timezone
 
 from controlplane.control.gather import newest_stamp
 from controlplane.core import names
-from controlplane.core.codec import encode
+from controlplane.core.codec import WrongShape, decode, encode
+from controlplane.core.protocol import RoutingTable
 from controlplane.core.signing import BadSignature, seal, table_key, unseal
 from controlplane.core.table import DEFAULT_MAX_NUM_SEQS, build_table, next_stamp
 from controlplane.core.world import World
@@ -38,7 +39,7 @@ class TablePublisher:
         table, left_out = build_table(world.models, world.engines, _max_num_seqs(), current)
         self._say(left_out)
         document: dict[str, Any] = encode(table)
-        if row.document is None or document != row.document or seen > current:
+        if table != _as_table(row.document) or seen > current:
             stamp = next_stamp(current, [seen])
             document |= {"epoch": stamp[0], "generation": stamp[1]}
             mine = models.TableState.objects.filter(id=1, epoch=current[0], generation=current[1])
@@ -56,6 +57,15 @@ class TablePublisher:
             if self._left_out.get(name) != why:
                 log.error("model %s is left out of the routing table: %s", name, why)
         self._left_out = left_out
+
+
+def _as_table(document: dict[str, Any] | None) -> RoutingTable | None:
+    """A stored table as the value it was made from: PostgreSQL gives back large floats as integers, which would make every
+    tick's table look new. None if it is none."""
+    try:
+        return decode(RoutingTable, document)
+    except WrongShape:
+        return None
 
 
 def _stamp_in_valkey(valkey: redis.Redis, key: bytes) -> Stamp:

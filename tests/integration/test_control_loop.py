@@ -236,6 +236,14 @@ def test_another_kind_of_value_under_the_tables_key_is_replaced(demo: FakeFleet,
     assert demo.table() == before
 
 
+def test_numbers_that_come_back_from_postgresql_otherwise_make_no_new_tables(demo: FakeFleet, loop: Loop) -> None:
+    models.Model.objects.filter(name=QWEN).update(slo_ttft_ms=1e308)
+    loop.run()
+    before = table_stamp()
+    loop.run()
+    assert table_stamp() == before
+
+
 def test_an_agent_without_its_engines_gets_them_started_again(demo: FakeFleet, loop: Loop) -> None:
     demo.nodes["n1"].engines.clear()
     demo.run(loop, "gone", lambda: len(demo.listed(LLAMA)) == 2)
