@@ -1,4 +1,4 @@
-"""One client request from its arrival to its record: identity, body, path, answer. The legs themselves are in wholly and split."""
+"""One client request from its arrival to its record: identity, body, path, answer. Its legs are in wholly and split."""
 
 from __future__ import annotations
 
