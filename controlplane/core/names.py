@@ -37,6 +37,7 @@ ENV_DJANGO_SECRET_FILE = "TWINPOOL_DJANGO_SECRET_FILE"
 ENV_VLLM_PYTHON = "TWINPOOL_VLLM_PYTHON"  # interpreter that can import vllm
 ENV_ADMIN_PASSWORD = "TWINPOOL_ADMIN_PASSWORD"  # of the first admin user; read by seed_fleet alone
 ENV_CONSOLE_ORIGINS = "TWINPOOL_CONSOLE_ORIGINS"  # comma-separated origins allowed to open the console and its sockets
+ENV_TRUSTED_PROXIES = "TWINPOOL_TRUSTED_PROXIES"  # comma-separated addresses of proxies in front of the console
 ENV_JOIN_TOKEN = "TWINPOOL_JOIN_TOKEN"  # what `manage.py agent` joins with; a secret
 ENV_BOOTSTRAP = "TWINPOOL_BOOTSTRAP"  # "off": use the interpreter that was started (an image with everything installed)
 ENV_POSTGRES_BIN = "TWINPOOL_POSTGRES_BIN"  # folder with initdb and postgres

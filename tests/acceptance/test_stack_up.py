@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import psycopg
 import pytest
@@ -178,6 +179,17 @@ def test_down_leaves_nothing_behind_and_is_no_error_twice(machine: Machine) -> N
     assert machine.run("status").returncode == 3
 
 
+def test_a_forged_forwarding_header_does_not_open_a_locked_name(machine: Machine) -> None:
+    with httpx.Client(base_url=machine.status()["console_url"]) as browser:
+        answers = []
+        for number in range(9):
+            page = browser.get("/login")
+            browser.headers.update({"X-CSRFToken": browser.cookies["csrftoken"], "X-Forwarded-For": f"10.9.8.{number}"})
+            assert page.status_code == 200
+            answers.append(browser.post("/login", data={"username": "guessed", "password": "wrong"}).status_code)
+    assert answers[-1] == 429
+
+
 def test_a_taken_port_is_told_with_another_one(machine: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -186,9 +198,9 @@ def test_a_taken_port_is_told_with_another_one(machine: Machine) -> None:
     assert re.fullmatch(rf"twinpool: port {port} \(console\) is in use by .*: stop that, .*--port \d+ .*\n", refused.stderr)
 
 
-def test_an_external_server_that_does_not_answer_is_told_without_its_password(machine: Machine) -> None:
+def test_an_external_server_that_does_not_answer_is_told_without_its_password(tmp_path: Path) -> None:
     url = "postgresql://app:s3cret@127.0.0.1:9/twinpool"
-    refused = machine.up(TWINPOOL_DATABASE_URL=url)
+    refused = Machine(tmp_path / "state").up(TWINPOOL_DATABASE_URL=url)
     assert refused.returncode == 1
     assert refused.stderr.startswith("twinpool: the PostgreSQL of TWINPOOL_DATABASE_URL (127.0.0.1:9) does not answer")
     assert "s3cret" not in refused.stderr + refused.stdout
