@@ -11,6 +11,7 @@ import binascii
 import ipaddress
 import json
 import os
+import select
 import socket
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ from controlplane.stack import endpoints, health
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder, chosen, read_json
 from controlplane.stack.services import ROOT
+
+_PIPE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -155,22 +158,39 @@ def _make_known(state: StateFolder, node: str) -> None:
 
 
 def _token(state: StateFolder) -> JoinToken:
+    """The token given now, which is then kept, else the kept one. Says which. Raises StackError."""
     kept = state.secrets / "join.json"
-    text = os.environ.get(names.ENV_JOIN_TOKEN, "")
-    if not text and kept.is_file():
+    source, text = names.ENV_JOIN_TOKEN, os.environ.get(names.ENV_JOIN_TOKEN, "").strip()
+    if not text:
+        source, text = "standard input", _typed(has_other=kept.is_file()).strip()
+    if text:
+        token = JoinToken.read(text)
+        write_private(kept, json.dumps(encode(token)).encode())
+    elif kept.is_file():
+        source = str(kept)
         try:
-            return decode(JoinToken, read_json(kept))
+            token = decode(JoinToken, read_json(kept))
         except WrongShape as error:
             raise StackError(f"{kept} is damaged: remove it and give the join token again") from error
-    if not text:
-        if sys.stdin.isatty():
-            print("twinpool: paste the join token", file=sys.stderr)
-        text = sys.stdin.readline()
-    if not text.strip():
+    else:
         raise StackError(f"no join token: set {names.ENV_JOIN_TOKEN}, or pipe what `manage.py join-token NODE` printed")
-    token = JoinToken.read(text)
-    write_private(kept, json.dumps(encode(token)).encode())
+    print(f"twinpool: joining as node {token.node} with the token of {source}", file=sys.stderr, flush=True)
     return token
+
+
+def _typed(*, has_other: bool) -> str:
+    """The token on standard input. With another one at hand a person is not asked, and a pipe on which nothing comes (a
+    service manager may leave one open) is not waited for for ever."""
+    if sys.stdin is None or (has_other and sys.stdin.isatty()):
+        return ""
+    if sys.stdin.isatty():
+        print("twinpool: paste the join token", file=sys.stderr)
+    elif has_other and not select.select([sys.stdin], [], [], 1.0)[0]:
+        wait = f"waiting {_PIPE_S:.0f} s for a join token on standard input, before the stored one is used"
+        print(f"twinpool: {wait}", file=sys.stderr, flush=True)
+        if not select.select([sys.stdin], [], [], _PIPE_S)[0]:
+            return ""
+    return sys.stdin.readline()
 
 
 def join_url(url: str, address: str) -> str:

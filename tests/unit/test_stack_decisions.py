@@ -144,8 +144,30 @@ def test_a_damaged_token_in_the_state_folder_is_told_with_its_remedy(
     monkeypatch.delenv(names.ENV_JOIN_TOKEN, raising=False)
     state = StateFolder(tmp_path / "state").create(for_node=True)
     (state.secrets / "join.json").write_text(kept)
+    monkeypatch.setattr("sys.stdin", (tmp_path / "stdin").open("w+"))
     with pytest.raises(StackError, match=r"join\.json is damaged: remove it and give the join token again"):
         _token(state)
+
+
+def test_a_join_token_given_now_wins_over_the_stored_one_which_is_used_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = (JoinToken(name, "ab" * 32, "redis://:pw@10.0.0.5:6379/0") for name in ("old", "new"))
+    state = StateFolder(tmp_path / "state").create(for_node=True)
+    monkeypatch.delenv(names.ENV_JOIN_TOKEN, raising=False)
+    for given in (old.text(), "", new.text() + "\n", ""):
+        (tmp_path / "stdin").write_text(given)
+        monkeypatch.setattr("sys.stdin", (tmp_path / "stdin").open())
+        _token(state)
+    monkeypatch.setenv(names.ENV_JOIN_TOKEN, old.text())
+    _token(state)
+    assert [line.removeprefix("twinpool: joining as node ") for line in capsys.readouterr().err.splitlines()] == [
+        "old with the token of standard input",
+        f"old with the token of {state.secrets / 'join.json'}",
+        "new with the token of standard input",
+        f"new with the token of {state.secrets / 'join.json'}",
+        f"old with the token of {names.ENV_JOIN_TOKEN}",
+    ]
 
 
 @pytest.mark.parametrize("text", ["x", "=y", "-a=b", "a=" + "b" * 201, "a=\x00", "ä=b"])
