@@ -30,8 +30,11 @@ Django's commands (help, shell, changepassword, ...) use the running stack of --
 
 def dispatch(argv: Sequence[str]) -> int:
     """Run `manage.py` with these arguments (argv[0] is the program). Returns the exit code."""
+    from controlplane.stack import endpoints
+
     try:
         with explained():
+            endpoints.forget_libpq_settings()
             code = _run(argv)
         sys.stdout.flush()
         return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -73,6 +73,14 @@ def external(environ: Mapping[str, str] = os.environ) -> External:
     for name, url in ((names.ENV_VALKEY_URL, found.valkey_url), (names.ENV_TELEMETRY_URL, found.telemetry_url)):
         check_broker_url(name, url)
     return found
+
+
+def forget_libpq_settings(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Take the variables out of `environ` that would change how every PostgreSQL client here connects (PGSSLMODE, PGSERVICE,
+    ...): a shell's are about other servers. With an external server they stay, as they may be how it is reached."""
+    if not environ.get(names.ENV_DATABASE_URL):
+        for name in [name for name in environ if name.startswith("PG")]:
+            del environ[name]
 
 
 def check_broker_url(name: str, url: str) -> None:

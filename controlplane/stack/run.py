@@ -7,9 +7,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from controlplane.common.processes import how_ended, identity
 from controlplane.stack import health, leftovers, record
@@ -22,6 +23,8 @@ from controlplane.stack.served import unserved
 from controlplane.stack.servers import Servers
 from controlplane.stack.services import Plan, control_plane
 from controlplane.stack.supervisor import StartFailed, Supervisor
+
+T = TypeVar("T")
 
 _PROCESSES_S = 120.0
 """How long a start waits for processes to answer at all; engines may take longer."""
@@ -86,7 +89,7 @@ class Stack:
         supervisor = self._supervisor
         if self._servers.postgres:
             self._say("preparing PostgreSQL")
-            await asyncio.to_thread(self._servers.postgres.prepare)
+            await self._told(asyncio.to_thread(self._servers.postgres.prepare), "initdb")
         if self._servers.valkey:
             self._servers.valkey.prepare()
         for name, embedded in (("postgres", self._servers.postgres), ("valkey", self._servers.valkey)):
@@ -95,13 +98,14 @@ class Stack:
         services = [*self._servers.services(self._base), *control_plane(self._plan, self._base)]
         self._say(f"starting {', '.join(service.name for service in services)}")
         supervisor.add(services)
-        await supervisor.event("postgres").wait()
         if self._servers.postgres:
-            await make_roles(self._servers.postgres)
+            await self._answering(lambda: [] if supervisor.event("postgres").is_set() else ["postgres"])
+            await self._told(make_roles(self._servers.postgres), "the database's roles")
         self._say("bringing the database to the present schema")
-        self._password = await prepare_database(self._plan, self._base, self._options.fleet)
+        preparing = prepare_database(self._plan, self._base, self._options.fleet)
+        self._password = await self._told(preparing, "the database's schema")
         supervisor.event("provisioned").set()
-        await self._processes_ready()
+        await self._answering(lambda: [each.service.name for each in supervisor.children if not each.settled])
         self._say(f"all processes answer after {time.monotonic() - started:.0f} s")
         await self._models_ready()
         supervisor.event("served").set()
@@ -109,9 +113,21 @@ class Stack:
         self._write()
         self._announce(time.monotonic() - started)
 
-    async def _processes_ready(self) -> None:
+    async def _told(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        """The result of `work`, however long it takes; that it is waited for is said again and again."""
+        task, waiting = asyncio.create_task(work), Waiting(self._say)
+        try:
+            while not (await asyncio.wait({task}, timeout=1.0))[0]:
+                waiting.on([what], self._state.logs)
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _answering(self, silent: Callable[[], list[str]]) -> None:
+        """Wait until no process is silent. Raises StackError when that takes too long."""
         waiting = Waiting(self._say)
-        while missing := [each.service.name for each in self._supervisor.children if not each.settled]:
+        while missing := silent():
             if waiting.seconds > _PROCESSES_S:
                 log = self._state.logs / f"{missing[0]}.log"
                 raise StackError(f"{missing[0]} does not answer after {_PROCESSES_S:.0f} s: {last_error(log)}; see {log}")

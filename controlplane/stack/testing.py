@@ -22,7 +22,7 @@ from typing import IO, Any
 import pytest
 
 from controlplane.core import names
-from controlplane.stack import lifeline
+from controlplane.stack import endpoints, lifeline
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.ports import free_port
@@ -145,6 +145,7 @@ SERVERS = _servers()
 _KEPT = {names.ENV_VLLM_PYTHON, names.ENV_POSTGRES_BIN, names.ENV_VALKEY_BIN, names.ENV_BOOTSTRAP}
 for _name in [name for name in os.environ if name.startswith("TWINPOOL_") and name not in _KEPT]:
     del os.environ[_name]  # a developer's running stack must not become the test's
+endpoints.forget_libpq_settings()
 os.environ |= {
     names.ENV_STATE: str(SERVERS.state.path),
     names.ENV_DATABASE_URL: SERVERS.postgres.urls.app,

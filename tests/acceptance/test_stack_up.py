@@ -72,7 +72,10 @@ class Machine:
 def machine() -> Iterator[Machine]:
     state = Path(tempfile.mkdtemp(prefix="twinpool-up-"))
     machine = Machine(state)
-    first = machine.up()
+    # What a shell may hold for other servers:
+    first = machine.up(
+        PGSSLMODE="require", PGHOSTADDR="192.0.2.1", PGSERVICE="other", PGOPTIONS="-c default_transaction_read_only=on"
+    )
     assert first.returncode == 0, first.stdout + first.stderr
     found = re.search(r"user admin, password (\S+) \(shown only now\)", first.stdout)
     assert found, first.stdout
