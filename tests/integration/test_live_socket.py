@@ -204,7 +204,7 @@ async def test_only_users_who_logged_in_get_rows(web: Web) -> None:
         assert await close_code(stranger) == 4401
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "", "null"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "", "null", "http://a:99999", "http://a:x", "http://[a"])
 async def test_pages_of_other_origins_are_kept_out(web: Web, origin: str) -> None:
     with pytest.raises(InvalidStatus) as refused:
         async with web.socket(Origin=origin):
