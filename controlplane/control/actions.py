@@ -6,22 +6,25 @@ Nothing here talks to a node or waits: the loop is woken after the commit and br
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.control import commands
 from controlplane.control.capacity import why_not
 from controlplane.control.newmodel import MAX_ENGINES, NewModel, check
 from controlplane.control.refused import Refused, refuse_all
+from controlplane.core.accelerators import MEMORY_BYTES
 from controlplane.core.lifecycle import ENDED, STEP, observe
 from controlplane.core.names import check_node_name
 from controlplane.fleet import models
 
 NewStep = tuple[str, str, str]
 """(verb, role, engine)."""
+MAX_REASON = 500
 NAMES_LOCK = 0x6E616D65
 """PostgreSQL's advisory lock on the names of models."""
 
@@ -44,7 +47,8 @@ def add_node(actor: str, name: str, *, labels: Mapping[str, str] | None = None, 
 def register_model(actor: str, new: NewModel, *, reason: str = "") -> models.Operation:
     """Offer a new model. Its pools are made with the sizes asked for; the loop starts the engines."""
     checked, reasons = check(new)
-    if checked is None:
+    reasons += tuple(_unknown_kinds(new))
+    if checked is None or reasons:
         raise Refused("invalid", *reasons)
     with transaction.atomic():
         _lock_names()
@@ -81,6 +85,32 @@ def register_model(actor: str, new: NewModel, *, reason: str = "") -> models.Ope
         after = {"mode": model.mode, "pools": {pool.role: pool.desired_engines for pool in pools}}
         steps = [("start", pool.role, "") for pool in pools for _ in range(pool.desired_engines)]
         return _record("register_model", actor, reason, f"model:{model.name}", model=model, after=after, steps=steps)
+
+
+def remove_model(actor: str, name: str, *, reason: str = "") -> models.Operation:
+    """Offer a model no more. Only one whose pools are empty and whose engines have stopped: its history goes with it, the
+    audit and the operations stay."""
+    with transaction.atomic():
+        model = _lock_model(name)
+        _refuse_busy(model)
+        refuse_all(
+            "busy",
+            (
+                f"pool {pool.role} wants {pool.desired_engines} engines: first scale_pool {name} {pool.role} 0"
+                for pool in model.pools.filter(desired_engines__gt=0)
+            ),
+        )
+        alive = Q(wanted=True) | ~Q(state="stopped") | Q(ranks__reservations__isnull=False)
+        refuse_all(
+            "busy",
+            (
+                f"engine {engine.id} is {engine.state}: wait until it has stopped and its GPUs are free"
+                for engine in model.engines.filter(alive).distinct()
+            ),
+        )
+        before = {"source": model.source, "mode": model.mode, "aliases": model.aliases, "config": model.config}
+        model.delete()
+        return _record("remove_model", actor, reason, f"model:{name}", before=before)
 
 
 def scale_pool(actor: str, model_name: str, role: str, engines: int, *, reason: str = "") -> models.Operation:
@@ -183,11 +213,27 @@ def _lock_names() -> None:
 
 
 def _refuse_taken_names(new: NewModel) -> None:
-    taken = {name for model in models.Model.objects.all() for name in (model.name, *model.aliases)}
+    taken = {name: model.name for model in models.Model.objects.all() for name in (model.name, *model.aliases)}
     wanted = (new.name, *new.aliases)
-    refuse_all("invalid", (f"the name {name} is taken by another model" for name in wanted if name in taken))
+    refuse_all(
+        "invalid",
+        (
+            f"the name {name} is taken by model {taken[name]}; to correct that one, scale its pools to 0 and remove_model it"
+            for name in wanted
+            if name in taken
+        ),
+    )
     if len(set(wanted)) != len(wanted):
         raise Refused("invalid", "an alias repeats another name of the model")
+
+
+def _unknown_kinds(new: NewModel) -> Iterator[str]:
+    """A pool for a kind that nobody has heard of would wait for ever."""
+    asked = {kind for pool in new.pools for kind in pool.gpu_kinds} - MEMORY_BYTES.keys()
+    if asked:
+        present = set(models.Gpu.objects.values_list("kind", flat=True))
+        known = ", ".join(sorted(present | MEMORY_BYTES.keys()))
+        yield from (f"GPU kind {kind!r:.40} is not known; known: {known}" for kind in sorted(asked - present))
 
 
 def _refuse_busy(model: models.Model, except_verbs: Sequence[str] = ()) -> None:
@@ -217,15 +263,17 @@ def _record(
     steps: Sequence[NewStep] = (),
 ) -> models.Operation:
     """The operation with its steps and the audit entry, in the caller's transaction; the loop is woken on commit."""
-    actor, reason = (text.replace("\x00", "") for text in (actor, reason))
+    actor, reason = (text.encode(errors="replace").decode().replace("\x00", "") for text in (actor, reason))
+    if len(reason) > MAX_REASON:
+        raise Refused("invalid", f"reason: at most {MAX_REASON} characters, not {len(reason)}")
     changes = {"before": before or {}, "after": after or {}}
-    operation = models.Operation.objects.create(verb=verb, model=model, actor=actor[:150], reason=reason[:500], **changes)
+    operation = models.Operation.objects.create(verb=verb, model=model, actor=actor[:150], reason=reason, **changes)
     models.Step.objects.bulk_create(
         models.Step(operation=operation, index=index, verb=step_verb, role=role, engine=engine)
         for index, (step_verb, role, engine) in enumerate(steps)
     )
     models.AuditEntry.objects.create(
-        actor=actor[:150], verb=verb, subject=subject[:255], reason=reason[:500], operation=operation, **changes
+        actor=actor[:150], verb=verb, subject=subject[:255], reason=reason, operation=operation, **changes
     )
     transaction.on_commit(commands.wake)
     return operation

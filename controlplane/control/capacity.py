@@ -9,6 +9,7 @@ from dataclasses import replace
 from controlplane.control.facts import Facts
 from controlplane.control.gather import read_engines, read_gpus, read_nodes
 from controlplane.core.placement import Want, place
+from controlplane.core.world import GpuState
 from controlplane.fleet import models
 
 
@@ -29,7 +30,15 @@ def why_not(demands: Iterable[tuple[models.Pool, int]]) -> tuple[str, ...]:
             want = Want(pool.tensor_parallel, tuple(pool.gpu_kinds), dict(pool.node_labels), here)
             placement, reasons = place(want, nodes, gpus)
             if placement is None:
-                return (f"pool {model}/{pool.role}: {placed} of {count} more engines would fit", *reasons)
+                room = f"pool {model}/{pool.role}: {placed} of {count} more engines would fit"
+                return (f"{room}; the next one {reasons[0]}", *reasons[1:], *_soon_free(pool, gpus))
             gpus = tuple(replace(gpu, engine="(asked for)") if gpu.uuid in placement.gpus else gpu for gpu in gpus)
             peers[model, placement.node] += 1
     return ()
+
+
+def _soon_free(pool: models.Pool, gpus: Iterable[GpuState]) -> tuple[str, ...]:
+    """What engines on their way out are about to give back."""
+    leaving = set(models.Engine.objects.filter(wanted=False).values_list("id", flat=True))
+    soon = sum(gpu.engine in leaving and (not pool.gpu_kinds or gpu.kind in pool.gpu_kinds) for gpu in gpus)
+    return (f"{soon} fitting GPUs become free when draining ends: ask again then",) if soon else ()

@@ -10,12 +10,15 @@ from typing import Any, get_args
 
 from controlplane.core.engine_args import ALLOWED, clean_args
 from controlplane.core.kvsize import ConfigRefused, kv_bytes_per_token
+from controlplane.core.modelconfig import Shape, read_shape
 from controlplane.core.protocol import ROLES_OF_MODE, Connector, Mode, Role
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+NAME = re.compile(r"(?=.{1,128}$)[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 MAX_CONFIG_BYTES = 1 << 20
 MAX_ENGINES = 1024
 MAX_TENSOR_PARALLEL = 64
+MAX_CONTEXT = 10_000_000
+"""Tokens, as engine argument max_model_len."""
 MAX_SLO_MS = 10_000_000
 
 
@@ -65,7 +68,7 @@ class Checked:
     def max_model_len(self) -> int:
         """0: not known, the engine decides."""
         for value in (self.engine_args.get("max_model_len"), self.config.get("max_position_embeddings")):
-            if isinstance(value, int) and 0 < value < 1 << 31:
+            if isinstance(value, int) and 0 < value <= MAX_CONTEXT:
                 return value
         return 0
 
@@ -86,8 +89,10 @@ def check(new: NewModel) -> tuple[Checked | None, tuple[str, ...]]:
         dtypes = (new.engine_args.get("kv_cache_dtype"), new.engine_args.get("dtype"))
         try:
             kv_bytes = kv_bytes_per_token(config, next((each for each in dtypes if each not in (None, "auto")), None))
+            reasons += _split_problems(new, read_shape(config))
         except ConfigRefused as error:
             reasons.append(str(error))
+        reasons += _length_problems(config)
     if reasons or config is None or args is None:
         return None, tuple(reasons)
     return Checked(config, dict(args), kv_bytes), ()
@@ -121,7 +126,10 @@ def _no_constant(name: str) -> float:
 def _plain_problems(new: NewModel) -> Iterator[str]:
     for name in (new.name, *new.aliases):
         if not NAME.fullmatch(name):
-            yield f"name {name!r:.140}: letters, digits, '.', '_', '-' and '/', at most 128, starting with a letter or digit"
+            yield (
+                f"name {name!r:.140}: letters, digits, '.', '_' and '-', at most 128, in parts divided by single '/' that "
+                "start with a letter or digit"
+            )
     if not new.source or len(new.source) > 512 or new.source.startswith("-") or not new.source.isprintable():
         yield "source: give a model id or an absolute path, at most 512 printable characters"
     if new.engine_kind not in ALLOWED:
@@ -136,6 +144,27 @@ def _plain_problems(new: NewModel) -> Iterator[str]:
         yield "kv_lease_s: 1 to 3600 seconds"
     if not all(1 <= target_ms <= MAX_SLO_MS for target_ms in (new.slo_ttft_ms, new.slo_itl_ms)):
         yield f"SLO targets: 1 to {MAX_SLO_MS} milliseconds"
+
+
+def _split_problems(new: NewModel, shape: Shape) -> Iterator[str]:
+    """Tensor parallelism gives each GPU the same number of heads, and whole KV heads or copies of one."""
+    fitting = [
+        degree
+        for degree in range(1, MAX_TENSOR_PARALLEL + 1)
+        if shape.heads % degree == 0 and (shape.kv_heads % degree == 0 or degree % shape.kv_heads == 0)
+    ]
+    for pool in new.pools:
+        if 1 <= pool.tensor_parallel <= MAX_TENSOR_PARALLEL and pool.tensor_parallel not in fitting:
+            yield (
+                f"pool {pool.role}: {shape.heads} attention heads ({shape.kv_heads} KV heads) cannot be split over "
+                f"{pool.tensor_parallel} GPUs; degrees that can: {', '.join(map(str, fitting))}"
+            )
+
+
+def _length_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    length = config.get("max_position_embeddings")
+    if isinstance(length, int) and length > MAX_CONTEXT:
+        yield f"model config: max_position_embeddings must be at most {MAX_CONTEXT}"
 
 
 def _pool_problems(new: NewModel) -> Iterator[str]:

@@ -95,6 +95,12 @@ def without(field: str) -> dict[str, Any]:
         ({"engine_args": {"max_num_seqs": "many"}}, "engine argument 'max_num_seqs' must be a whole number"),
         ({"engine_kind": "magic"}, "engine kind 'magic': one of simulated, vllm"),
         ({"name": "a b"}, "name 'a b': letters, digits"),
+        ({"name": "a//b"}, "name 'a//b': letters, digits"),
+        ({"name": "a/.."}, "name 'a/..': letters, digits"),
+        ({"name": "n" * 129}, "letters, digits"),
+        ({"config": {**CONFIG, "max_position_embeddings": 10_000_001}}, "max_position_embeddings must be at most 10000000"),
+        ({"pools": (NewPool("mixed", tensor_parallel=3),)}, "32 attention heads (8 KV heads) cannot be split over 3 GPUs"),
+        ({"pools": (NewPool("mixed", gpu_kinds=("h100",)),)}, "GPU kind 'h100' is not known; known: a100-sxm"),
         ({"source": "--model"}, "source: give a model id"),
         ({"source": "a\nb"}, "source: give a model id"),
         ({"mode": "both"}, "mode 'both': one of monolithic"),
@@ -107,6 +113,7 @@ def without(field: str) -> dict[str, Any]:
         ({"kv_lease_s": 0.0}, "kv_lease_s: 1 to 3600 seconds"),
         ({"slo_ttft_ms": float("nan")}, "SLO targets"),
         ({"slo_itl_ms": float("inf")}, "SLO targets"),
+        ({"slo_ttft_ms": 1e308}, "SLO targets: 1 to 10000000 milliseconds"),
         ({"aliases": ("m",)}, "an alias repeats another name"),
     ],
 )
@@ -122,7 +129,8 @@ def test_every_problem_is_named_at_once(node: models.Node) -> None:
 
 
 def test_a_name_is_given_once(model: models.Model) -> None:
-    assert "the name m is taken" in str(refusal(actions.register_model, "ann", replace(NEW, name="x", aliases=("m",))))
+    refused = refusal(actions.register_model, "ann", replace(NEW, name="x", aliases=("m",)))
+    assert "the name m is taken by model m; to correct that one, scale its pools to 0 and remove_model it" in str(refused)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -144,7 +152,7 @@ def test_a_name_is_given_once_even_at_the_same_moment() -> None:
         thread.start()
         until("waiting for us", lambda: _waits_for_a_lock() or not thread.is_alive())
     thread.join(30)
-    assert [error.reasons for error in refused] == [("the name shared is taken by another model",)]
+    assert len(refused) == 1 and "the name shared is taken by model m" in str(refused[0])
 
 
 def _waits_for_a_lock() -> bool:
@@ -172,11 +180,45 @@ def test_a_size_that_does_not_fit_is_refused_saying_what_would(model: models.Mod
     refused = refusal(actions.scale_pool, "ann", "m", "decode", 9)
     assert refused.code == "no_capacity"
     assert refused.reasons == (
-        "pool m/decode: 4 of 8 more engines would fit",
-        "needs 1 free GPU on one node",
+        "pool m/decode: 4 of 8 more engines would fit; the next one needs 1 free GPU on one node",
         "n1: has 0 of 4 fitting GPUs free, 1 too few",
     )
     assert models.Pool.objects.get(role="decode").desired_engines == 1
+
+
+def test_a_refusal_counts_what_draining_engines_give_back(model: models.Model) -> None:
+    models.Engine.objects.filter(id="e-2").update(wanted=False, state="draining")
+    rank = models.Rank.objects.create(engine_id="e-2", node=models.Node.objects.get())
+    models.Reservation.objects.create(gpu_id="g0", rank=rank)
+    refused = refusal(actions.scale_pool, "ann", "m", "decode", 4)
+    assert refused.reasons[-1] == "1 fitting GPUs become free when draining ends: ask again then"
+
+
+def test_an_empty_model_is_removed_and_may_come_again(model: models.Model) -> None:
+    models.Pool.objects.update(desired_engines=0)
+    models.Engine.objects.update(wanted=False, state="stopped")
+    operation = actions.remove_model("ann", "m", reason="wrong config")
+    assert not models.Model.objects.exists() and not models.Engine.objects.exists()
+    assert (operation.verb, operation.before["source"]) == ("remove_model", "org/m")
+    assert models.AuditEntry.objects.filter(subject="model:m").count() == 2
+    actions.register_model("ann", NEW)
+
+
+def test_a_model_in_use_is_not_removed(model: models.Model) -> None:
+    assert "pool prefill wants 1 engines: first scale_pool m prefill 0" in refusal(actions.remove_model, "ann", "m").reasons
+    models.Pool.objects.update(desired_engines=0)
+    models.Engine.objects.filter(id="e-1").update(wanted=False, state="draining")
+    models.Engine.objects.filter(id="e-2").update(wanted=False, state="stopped")
+    rank = models.Rank.objects.create(engine_id="e-2", node=models.Node.objects.get())
+    models.Reservation.objects.create(gpu_id="g0", rank=rank)
+    assert refusal(actions.remove_model, "ann", "m").reasons == (
+        "engine e-1 is draining: wait until it has stopped and its GPUs are free",
+        "engine e-2 is stopped: wait until it has stopped and its GPUs are free",
+    )
+
+
+def test_a_reason_is_no_essay(node: models.Node) -> None:
+    assert "at most 500 characters, not 501" in str(refusal(actions.add_node, "ann", "n2", reason="x" * 501))
 
 
 def test_nothing_is_refused_for_room_while_a_node_has_not_reported(model: models.Model) -> None:
@@ -263,6 +305,11 @@ def test_the_application_can_only_add_to_the_audit(node: models.Node, statement:
     assert models.AuditEntry.objects.get().actor == "ann"
 
 
+def test_the_application_does_not_write_which_migrations_were_run() -> None:
+    with pytest.raises(ProgrammingError, match="permission denied"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("UPDATE django_migrations SET name = name")
+
+
 @pytest.mark.parametrize("statement", ["DROP TABLE fleet_node", "ALTER TABLE fleet_node ADD x int", "TRUNCATE fleet_node"])
 def test_the_application_cannot_change_the_schema(statement: str) -> None:
     with pytest.raises(ProgrammingError), transaction.atomic(), connection.cursor() as cursor:
@@ -274,7 +321,7 @@ def test_the_application_reads_and_writes_every_other_table() -> None:
         cursor.execute(
             """
             SELECT relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
-            WHERE nspname = 'public' AND relkind IN ('r', 'p') AND relname <> 'fleet_auditentry'
+            WHERE nspname = 'public' AND relkind IN ('r', 'p') AND relname NOT IN ('fleet_auditentry', 'django_migrations')
               AND NOT has_table_privilege(pg_class.oid, 'SELECT, INSERT')
             """
         )

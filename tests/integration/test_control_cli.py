@@ -80,6 +80,7 @@ def test_a_config_that_is_none_is_refused_in_one_line(tmp_path: Path, content: b
     ("words", "reason"),
     [
         (("register_model", "m", "--source", "s", "--config", "/no/such"), "cannot read /no/such"),
+        (("register_model", "m", "--source", "s", "--config", "/dev/zero"), "is neither a file nor a pipe"),
         (("register_model", *SOURCE, "--arg", "x"), "is not NAME=JSON"),
         (
             ("register_model", *SOURCE, "--arg", "trust_remote_code=true"),
@@ -87,6 +88,7 @@ def test_a_config_that_is_none_is_refused_in_one_line(tmp_path: Path, content: b
         ),
         (("register_model", *SOURCE, "--pool", "mixed"), "is not ROLE=ENGINES"),
         (("scale_pool", "m", "mixed", "1"), "there is no model 'm'"),
+        (("remove_model", "m"), "there is no model 'm'"),
         (("exchange_roles", "m", "e-1", "e-2"), "there is no model 'm'"),
         (("retry_engine", "e-1"), "there is no engine 'e-1'"),
         (("add_node", "n1", "--label", "x"), "write KEY=VALUE"),

@@ -244,6 +244,17 @@ def test_numbers_that_come_back_from_postgresql_otherwise_make_no_new_tables(dem
     assert table_stamp() == before
 
 
+def test_a_removed_model_leaves_the_table(demo: FakeFleet, loop: Loop) -> None:
+    actions.scale_pool("ann", QWEN, "mixed", 0)
+    demo.run(loop, "stopped", lambda: not models.Engine.objects.filter(model__name=QWEN).exclude(state="stopped"))
+    demo.run(loop, "done", lambda: not read_open())
+    operation = actions.remove_model("ann", QWEN)
+    demo.run(loop, "done", lambda: done(operation))
+    table = demo.table()
+    assert table is not None and [model.name for model in table.models] == [LLAMA]
+    assert len(demo.listed(LLAMA)) == 4
+
+
 def test_an_agent_without_its_engines_gets_them_started_again(demo: FakeFleet, loop: Loop) -> None:
     demo.nodes["n1"].engines.clear()
     demo.run(loop, "gone", lambda: len(demo.listed(LLAMA)) == 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from controlplane.core.protocol import ROLES_OF_MODE
 
 
 class Command(BaseCommand):
-    help = "Register a model. Its pools start empty unless --pool gives them a size; see scale_pool."
+    help = "Register a model. Its pools start empty unless --pool gives them a size; see scale_pool and remove_model."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name")
@@ -54,9 +55,14 @@ class Command(BaseCommand):
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise CommandError(f"--config: {path} is neither a file nor a pipe; give the model's config.json")
+        with path.open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+        if len(content) > MAX_CONFIG_BYTES:
             raise CommandError(f"--config: {path} has more than {MAX_CONFIG_BYTES} bytes; give the model's config.json")
-        return path.read_text()
+        return content.decode()
     except OSError as error:
         raise CommandError(f"--config: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -77,7 +83,7 @@ def _pools(texts: list[str], mode: str, tensor_parallel: int, kinds: tuple[str, 
     named: dict[str, int] = dict.fromkeys(ROLES_OF_MODE.get(mode, ()), 0)
     for text in texts:
         role, equals, size = text.partition("=")
-        if not equals or not size.isdecimal():
+        if not equals or not size.isdecimal() or len(size) > 9:
             raise CommandError(f"--pool: {text!r:.80} is not ROLE=ENGINES")
         named[role] = int(size)
     return tuple(NewPool(role, size, tensor_parallel, kinds) for role, size in named.items())
