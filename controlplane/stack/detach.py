@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from controlplane.core.scenes import SCENES
+from controlplane.stack import record
 from controlplane.stack.errors import StackError
+from controlplane.stack.folder import StateFolder
 from controlplane.stack.options import Options
 from controlplane.stack.output import drop_output
 from controlplane.stack.scene_needs import prepare_models
@@ -57,21 +61,38 @@ class Report:
 
 def start(options: Options, arguments: Sequence[str]) -> int:
     """Start it and return when it is ready. Raises StackError when it does not get there."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     state = options.state.create()
-    prepare_models(SCENES[options.fleet], state)  # here, where its progress is seen
-    reading, writing = os.pipe()
+    with ExitStack() as noted:
+        with record.only_supervisor(state):
+            noted.enter_context(record.starting(state, options.fleet))
+            prepare_models(SCENES[options.fleet], state)  # here, where its progress is seen
+        reading, writing = os.pipe()
+        process = _spawn(state, arguments, writing)
+        os.close(writing)
+        try:
+            return _follow(reading, process, state)
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise
+
+
+def _spawn(state: StateFolder, arguments: Sequence[str], report: int) -> subprocess.Popen[bytes]:
     kept = [argument for argument in arguments if argument != "--detach"]
     with (state.logs / "up.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "manage.py", "up", *kept, "--state", str(state.path), "--report-fd", str(writing)],
+        return subprocess.Popen(
+            [sys.executable, "manage.py", "up", *kept, "--state", str(state.path), "--report-fd", str(report)],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=[writing],
+            pass_fds=[report],
             start_new_session=True,
         )
-    os.close(writing)
+
+
+def _follow(reading: int, process: subprocess.Popen[bytes], state: StateFolder) -> int:
     with os.fdopen(reading, encoding="utf-8") as messages:
         for text in messages:
             message = json.loads(text)

@@ -16,7 +16,7 @@ _PATIENCE_S = 25.0
 
 def run(state: StateFolder) -> int:
     """Stop everything, engines too. Nothing running is no error."""
-    known = record.read(state)
+    known = record.look(state)
     if known and known.is_supervised():
         _ask(known.pid)
         deadline = time.monotonic() + _PATIENCE_S

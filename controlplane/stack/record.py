@@ -6,8 +6,10 @@ A process is named by its pid and the identity of its start (common.processes): 
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +19,11 @@ from controlplane.common.processes import identity
 from controlplane.core.codec import WrongShape, decode
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder, read_json
+
+_NOTE_S = 2.0
+"""Between taking the state and noting so a start does nothing else."""
+_LOOK_S = 0.3
+"""Whether the state is held can only be found out by holding it for a moment."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +82,57 @@ def remove(state: StateFolder) -> None:
     _file(state).unlink(missing_ok=True)
 
 
+def look(state: StateFolder) -> Record | None:
+    """The record of what runs or was left. One that a start is about to write is waited for."""
+    deadline = time.monotonic() + _NOTE_S
+    while not ((known := read(state)) and known.is_supervised()) and _is_held(state) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return read(state)
+
+
 @contextmanager
 def only_supervisor(state: StateFolder) -> Iterator[None]:
     """Hold the state for one supervisor. The kernel frees it however the process ends. Raises StackError if it is held."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(_lock(state), wait_s=_LOOK_S))
+        except Held:
+            raise StackError(_running_already(state)) from None
+        yield
+
+
+@contextmanager
+def starting(state: StateFolder, fleet: str) -> Iterator[None]:
+    """Note that this process starts a stack, beside what the last one left, until that is ended or noted by another."""
+    left, me = read(state), os.getpid()
+    write(state, Record(me, identity(me), time.time(), "starting", fleet, "", "", left.processes if left else ()))
     try:
-        with held(state.run / "up.lock"):
-            yield
+        yield
+    finally:
+        if (now := read(state)) and now.pid == me:
+            if any(each.is_alive() for each in now.processes):
+                write(state, replace(now, pid=0, identity=""))
+            else:
+                remove(state)
+
+
+def _is_held(state: StateFolder) -> bool:
+    try:
+        with held(_lock(state), create=False):
+            return False
     except Held:
-        raise StackError(_running_already(state)) from None
+        return True
+    except OSError:
+        return False
+
+
+def _lock(state: StateFolder) -> Path:
+    return state.run / "up.lock"
 
 
 def _running_already(state: StateFolder) -> str:
     record = read(state)
-    where = f" (pid {record.pid}, console {record.console_url})" if record else ""
+    where = f" (pid {record.pid}, {record.phase}, console {record.console_url or 'not yet known'})" if record else ""
     return f"a stack is running on {state.path}{where}: stop it with `manage.py down`, or choose another --state"
 
 

@@ -24,7 +24,7 @@ def run(state: StateFolder, *, as_json: bool) -> int:
 
 def collect(state: StateFolder) -> dict[str, Any]:
     """Everything `--json` prints. Memory is PSS in bytes (null where it cannot be read), uptime in seconds."""
-    known = record.read(state)
+    known = record.look(state)
     if known is None:
         return {"state": str(state.path), "phase": "stopped", "processes": []}
     supervisor = {
@@ -92,7 +92,9 @@ def _text(shown: dict[str, Any]) -> str:
     if shown["phase"] == "stopped":
         return f"nothing is running on {shown['state']}"
     lines = [f"{shown['phase']} for {_duration(shown['uptime_s'])}, fleet {shown['fleet']}, state {shown['state']}"]
-    lines += [f"console {shown['console_url']}", f"router  {shown['router_url']}", ""]
+    if shown["phase"] == "unsupervised":
+        lines.append("its supervisor is gone: `manage.py up` takes it over, `manage.py down` stops it")
+    lines += [f"console {shown['console_url']}", f"router  {shown['router_url']}", ""] if shown["console_url"] else [""]
     lines.append(f"{'process':<12} {'state':<9} {'pid':>8} {'port':>6} {'up':>9} {'restarts':>9} {'memory':>9}")
     for each in shown["processes"]:
         port, memory = each["port"] or "", _megabytes(each["pss_bytes"])

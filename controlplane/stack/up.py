@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 from dataclasses import replace
 
@@ -22,11 +23,15 @@ from controlplane.stack.services import Plan
 def run(options: Options) -> int:
     """Start, supervise until told to stop, stop. Returns the exit code. Raises StackError when it cannot start."""
     report = Report(options.report_fd)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the stack's loop takes it over
     try:
         with explained():
             return _run(options, report)
     except StackError as error:
         report.failed(str(error))
+        raise
+    except KeyboardInterrupt:
+        report.failed("stopped while it started")
         raise
 
 
@@ -36,7 +41,7 @@ def _run(options: Options, report: Report) -> int:
     except BadSetting as error:
         raise StackError(str(error)) from error
     state = options.state.create()
-    with record.only_supervisor(state):
+    with record.only_supervisor(state), record.starting(state, options.fleet):
         given = endpoints.external()
         ended = leftovers.stop_leftovers(state, with_engines=False)
         if ended:
@@ -58,8 +63,20 @@ def _run(options: Options, report: Report) -> int:
 
 
 def _with_ports(stored: endpoints.Endpoints, options: Options) -> endpoints.Endpoints:
-    console = settle_port(options.console_port, stored.console_port, CONSOLE_PORT, options.host, "console", "--port")
-    router = settle_port(options.router_port, stored.router_port, ROUTER_PORT, options.host, "router", "--router-port")
+    """Raises StackError that names all ports which are taken."""
+    settled: list[int] = []
+    problems: list[str] = []
+    for wanted, last, default, what, option in (
+        (options.console_port, stored.console_port, CONSOLE_PORT, "console", "--port"),
+        (options.router_port, stored.router_port, ROUTER_PORT, "router", "--router-port"),
+    ):
+        try:
+            settled.append(settle_port(wanted, last, default, options.host, what, option))
+        except StackError as error:
+            problems.append(str(error))
+    if problems:
+        raise StackError("; ".join(problems))
+    console, router = settled
     if console == router:
         raise StackError(f"console and router cannot share port {console}: choose another with --router-port")
     return replace(stored, console_port=console, router_port=router)

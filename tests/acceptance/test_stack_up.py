@@ -157,6 +157,17 @@ def test_a_token_names_the_node_and_makes_it_known(machine: Machine) -> None:
     assert machine.run("join-token", "../x").stderr.startswith("twinpool: '../x' is no node name")
 
 
+def test_a_forged_forwarding_header_does_not_open_a_locked_name(machine: Machine) -> None:
+    with httpx.Client(base_url=machine.status()["console_url"]) as browser:
+        answers = []
+        for number in range(9):
+            page = browser.get("/login")
+            browser.headers.update({"X-CSRFToken": browser.cookies["csrftoken"], "X-Forwarded-For": f"10.9.8.{number}"})
+            assert page.status_code == 200
+            answers.append(browser.post("/login", data={"username": "guessed", "password": "wrong"}).status_code)
+    assert answers[-1] == 429
+
+
 def test_a_killed_supervisor_leaves_a_stack_that_the_next_start_takes_over(machine: Machine) -> None:
     before = machine.pids()
     os.kill(before["up"], signal.SIGKILL)
@@ -182,15 +193,45 @@ def test_down_leaves_nothing_behind_and_is_no_error_twice(machine: Machine) -> N
     assert machine.run("status").returncode == 3
 
 
-def test_a_forged_forwarding_header_does_not_open_a_locked_name(machine: Machine) -> None:
-    with httpx.Client(base_url=machine.status()["console_url"]) as browser:
-        answers = []
-        for number in range(9):
-            page = browser.get("/login")
-            browser.headers.update({"X-CSRFToken": browser.cookies["csrftoken"], "X-Forwarded-For": f"10.9.8.{number}"})
-            assert page.status_code == 200
-            answers.append(browser.post("/login", data={"username": "guessed", "password": "wrong"}).status_code)
-    assert answers[-1] == 429
+def test_a_start_is_seen_and_stopped_from_its_first_moment(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "state")
+    starting = subprocess.Popen(
+        machine.command("up", "--fleet", "none", "--port", "0", "--router-port", "0"),
+        cwd=ROOT, env=machine.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    lock = machine.state / "run" / "up.lock"
+    deadline = time.monotonic() + 30
+    while not lock.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert machine.run("status").stdout.startswith("starting for ")
+    down = machine.run("down")
+    assert (down.returncode, down.stdout) == (0, "twinpool: stopped\n")
+    assert starting.wait(30) is not None
+    assert machine.left() == []
+    assert machine.run("status").stdout.startswith("nothing is running")
+
+
+def test_a_detached_start_is_stopped_with_the_command_that_waits_for_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "state")
+    up = machine.command("up", "--fleet", "none", "--port", "0", "--router-port", "0", "--detach")
+    with subprocess.Popen(up, cwd=ROOT, env=machine.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as waiting:
+        deadline = time.monotonic() + 30
+        while not (machine.state / "run" / "stack.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert machine.run("down").stdout == "twinpool: stopped\n"
+        assert waiting.wait(30) != 0
+    assert machine.left() == []
+
+
+def test_all_taken_ports_are_told_at_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        console, router = (str(server.getsockname()[1]) for server in (one, other))
+        refused = Machine(tmp_path / "state").run("up", "--fleet", "none", "--port", console, "--router-port", router)
+    assert refused.returncode == 1 and refused.stderr.count("\n") == 1
+    assert f"port {console} (console)" in refused.stderr and f"port {router} (router)" in refused.stderr
+    assert "like --port " in refused.stderr and "like --router-port " in refused.stderr
 
 
 def test_a_taken_port_is_told_with_another_one(machine: Machine) -> None:
