@@ -114,7 +114,9 @@ def _whole(operation: OperationState) -> OperationState:
 
 
 def _outcome(failed: Sequence[StepState], count: int) -> str:
+    """The console knows these words and says them in the viewer's language (static/js/feed.js)."""
+    noun = "step" if count == 1 else "steps"
     if failed:
         first = failed[0]
-        return f"{len(failed)} of {count} steps failed: {first.verb} {first.engine}: {first.reason}"[:500]
-    return f"all {count} steps done" if count else "nothing further to do"
+        return f"{len(failed)} of {count} {noun} failed: {first.verb} {first.engine}: {first.reason}"[:500]
+    return f"{count} {noun} done" if count else "nothing further to do"

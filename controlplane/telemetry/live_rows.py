@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from controlplane.core.sketches import log_edges
-from controlplane.telemetry.board import Board, GpuState
+from controlplane.telemetry.board import STALE_S, Board, GpuState
 from controlplane.telemetry.figures import (
     FIVE_MINUTES_S,
     MINUTE_S,
@@ -135,7 +135,8 @@ def pool_figures(
 
 
 def engine_row(board: Board, engine: EngineView) -> EngineLiveRow:
-    """Numbers keep their last value when samples stop; `sampled_at` says how old they are."""
+    """Numbers keep their last value when samples stop; `sampled_at` says how old they are. A GPU whose own samples stopped
+    while the engine's go on has none: they would look as new as the engine's."""
     states = [board.gpus.get(gpu.uuid, GpuState()) for gpu in engine.gpus]
     own = board.engines.get(engine.id)
     row = own.row if own else None
@@ -154,8 +155,8 @@ def engine_row(board: Board, engine: EngineView) -> EngineLiveRow:
         gpu_indices=[gpu.index for gpu in engine.gpus],
         gpu_uuids=[gpu.uuid for gpu in engine.gpus],
         incarnation=engine.incarnation,
-        tensor=[state.tensor for state in states],
-        dram=[state.dram for state in states],
+        tensor=[state.tensor if state.at >= seen - STALE_S else None for state in states],
+        dram=[state.dram if state.at >= seen - STALE_S else None for state in states],
         running=row.running if row else None,
         waiting=row.waiting if row else None,
         kv_usage=row.kv_usage if row else None,

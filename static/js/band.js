@@ -1,6 +1,6 @@
 // One band per model: its mode, whether it keeps its SLO, and the lanes of its pools with the transfer between them.
 import { attr, el, hide, keyed, redraw, text } from "./dom.js";
-import { byLabel, mean, ROLE } from "./engines.js";
+import { byLabel, isFresh, mean, ROLE, staleFor } from "./engines.js";
 import { makeFlow } from "./flow.js";
 import { latencyText, MISSING, number, percent, rate } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
@@ -71,15 +71,19 @@ function laneSize(pool, engines) {
 function makeLane(role, clock) {
   const name = el("b", { class: `chip ${ROLE[role].letter}` }, ROLE[role].word);
   const size = el("span");
+  const stale = el("span", { class: "say warn" });
   const end = el("span", { class: "end" });
   const tiles = el("ul", { class: "tiles" });
   const none = el("p", { class: "none" }, gettext("No engine in this pool. The control loop starts what the pool asks for."));
-  const node = el("div", { class: "lane", "data-role": role }, el("header", {}, name, size, end), tiles, none);
+  const node = el("div", { class: "lane", "data-role": role }, el("header", {}, name, size, stale, end), tiles, none);
   return {
     node,
     paint(row, engines, wide) {
       const pool = row.pools[role];
+      const out = engines.filter((engine) => staleFor(engine, clock()) !== null).length;
       text(size, laneSize(pool, engines));
+      text(stale, ngettext("%(n)s stale engine left out", "%(n)s stale engines left out", out, { n: number(out) }));
+      hide(stale, out === 0);
       text(end, laneNumbers(role, pool));
       attr(tiles, "class", wide ? "tiles four" : "tiles");
       keyed(tiles, engines, (engine) => engine.id, () => makeTile(clock));
@@ -90,15 +94,16 @@ function makeLane(role, clock) {
 }
 
 // Beside a lone mixed pool: what the model's requests see, since there is no second pool to show.
-function makeOutcome() {
+function makeOutcome(clock) {
   const list = el("dl", { class: "whatif" });
   const header = el("header", {}, el("b", {}, gettext("What requests see")), gettext("5 min"));
   const node = el("div", { class: "lane" }, header, list);
+  const freshOf = (engines) => engines.filter((engine) => isFresh(engine, clock()));
   const facts = (row, engines) => [
     [gettext("TTFT p99"), latencyText(row.ttft.p99), gettext("SLO %(limit)s", { limit: latencyText(row.slo_ttft_ms) })],
     [gettext("ITL p99"), latencyText(row.itl.p99), gettext("SLO %(limit)s", { limit: latencyText(row.slo_itl_ms) })],
     [gettext("Requests"), gettext("%(n)s req/s", { n: rate(row.requests_per_s) }), gettext("1 min")],
-    [gettext("KV cache"), `${percent(mean(engines.map((engine) => engine.kv_usage)))} %`, gettext("used, mean, now")],
+    [gettext("KV cache"), `${percent(mean(freshOf(engines).map((engine) => engine.kv_usage)))} %`, gettext("used, mean, now")],
   ];
   return {
     node,
@@ -137,7 +142,7 @@ export function makeBand(clock) {
   const end = el("span", { class: "end" });
   const lanes = Object.fromEntries(Object.keys(ROLE).map((role) => [role, makeLane(role, clock)]));
   const flow = makeFlow();
-  const outcome = makeOutcome();
+  const outcome = makeOutcome(clock);
   const twin = el("div", { class: "twin" });
   const header = el("header", {}, title, meta, mode.node, end);
   const node = el("section", { class: "panel band", "aria-labelledby": id }, header, twin);

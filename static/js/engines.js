@@ -35,6 +35,9 @@ export function staleFor(row, now) {
   return age > STALE_S ? age : null;
 }
 
+// Whether its last sample still says how it is now.
+export const isFresh = (row, now) => SERVING.includes(row.state) && row.sampled_at != null && now - row.sampled_at <= STALE_S;
+
 export function mean(shares) {
   const known = shares.filter((share) => share != null);
   return known.length ? known.reduce((sum, share) => sum + share, 0) / known.length : null;

@@ -1,7 +1,7 @@
 // The newest operations: what, on which model, by whom, why, and how it ended.
 import { attr, el, hide, keyed, text } from "./dom.js";
 import { clock, number, utc } from "./format.js";
-import { gettext } from "./i18n.js";
+import { gettext, ngettext } from "./i18n.js";
 import { announce, say } from "./say.js";
 
 const SHOWN = 20;
@@ -12,6 +12,7 @@ const VERBS = {
   scale_pool: gettext("Scale"),
   exchange_roles: gettext("Exchange roles"),
   retry_engine: gettext("Retry engine"),
+  remove_model: gettext("Remove"),
 };
 
 const STATES = {
@@ -34,6 +35,21 @@ function progress(row) {
   return gettext("step %(done)s of %(total)s", { done: number(row.steps_done), total: number(row.steps_total) });
 }
 
+// The outcome in the viewer's language: what the control loop writes is English, for logs.
+function outcomeOf(row) {
+  if (row.state === "done") {
+    return row.steps_total ? ngettext("%(n)s step done", "%(n)s steps done", row.steps_total, { n: number(row.steps_total) }) : "";
+  }
+  const newer = /^superseded by operation (\d+)$/.exec(row.outcome);
+  if (newer) return gettext("superseded by operation %(n)s", { n: newer[1] });
+  const failed = /^(\d+) of (\d+) steps? failed: (.*)$/s.exec(row.outcome);
+  if (failed) {
+    const params = { failed: number(Number(failed[1])), total: number(Number(failed[2])), why: failed[3] };
+    return ngettext("%(failed)s of %(total)s step failed: %(why)s", "%(failed)s of %(total)s steps failed: %(why)s", Number(failed[2]), params);
+  }
+  return row.outcome === "the pool has its size without it" ? gettext("the pool has its size without it") : row.outcome;
+}
+
 function makeEntry() {
   const when = el("span", { class: "when" });
   const what = el("span", { class: "what" });
@@ -51,7 +67,7 @@ function makeEntry() {
       text(what, verbOf(row));
       text(whom, subjectOf(row));
       say(state, kind, word);
-      text(why, [row.actor, row.reason, row.outcome || progress(row)].filter(Boolean).join(" · "));
+      text(why, [row.actor, row.reason, outcomeOf(row) || progress(row)].filter(Boolean).join(" · "));
       if (before && before !== row.state) announce(gettext("%(what)s %(model)s: %(state)s", { what: verbOf(row), model: subjectOf(row), state: word }));
       before = row.state;
     },

@@ -55,6 +55,15 @@ export function span(seconds) {
   return gettext("%(h)s h %(m)s min", { h: Math.floor(whole / 3600), m: Math.floor(whole / 60) % 60 });
 }
 
+// The largest unit alone, where there is little room.
+export function roughly(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  if (whole < 60) return gettext("%(s)s s", { s: whole });
+  if (whole < 3600) return gettext("%(m)s min", { m: Math.floor(whole / 60) });
+  if (whole < 86400) return gettext("%(h)s h", { h: Math.floor(whole / 3600) });
+  return gettext("%(d)s d", { d: Math.floor(whole / 86400) });
+}
+
 export const clock = (unixSeconds) => (known(unixSeconds) ? clockFormat.format(unixSeconds * 1000) : MISSING);
 export const clockSeconds = (unixSeconds) => (known(unixSeconds) ? secondsFormat.format(unixSeconds * 1000) : MISSING);
 export const utc = (unixSeconds) => (known(unixSeconds) ? `${new Date(unixSeconds * 1000).toISOString().slice(0, 19)}Z` : MISSING);

@@ -133,7 +133,7 @@ function annotation({ letter, word, gpus, at }) {
   };
 }
 
-function layout(list, labels, height) {
+function layout(data, list, labels, height) {
   const line = css("--line-strong");
   const axis = { showgrid: false, zeroline: false, fixedrange: true, showline: false };
   return {
@@ -144,7 +144,7 @@ function layout(list, labels, height) {
     font: { family: css("--sans"), size: 11, color: css("--ink-3") },
     dragmode: false,
     showlegend: false,
-    xaxis: { ...axis, type: "date", nticks: 6, tickformat: "%H:%M", ticks: "", linecolor: line },
+    xaxis: { ...axis, type: "date", range: [wall(data.start), wall(data.end * data.step)], nticks: 6, tickformat: "%H:%M", ticks: "", linecolor: line },
     yaxis: { ...axis, autorange: false, range: [list.length - 0.5, -0.5], showticklabels: false, ticks: "" },
     annotations: labels.map(annotation),
     hoverlabel: { bgcolor: css("--raised"), bordercolor: line, font: { color: css("--ink") } },
@@ -161,6 +161,7 @@ export function makeHeat(panel, rows, clock) {
   let lib = null;
   let drawnAt = 0;
   let visible = false;
+  let empty = false; // the plot says that there is nothing to draw
   let asked = false; // nothing is loaded before the panel is seen
 
   function failed(error) {
@@ -196,6 +197,7 @@ export function makeHeat(panel, rows, clock) {
       data = new HeatData(wanted.step, wanted.span / wanted.step);
       data.load(loaded, clock());
       plot.replaceChildren();
+      empty = false;
       take();
       draw();
     } catch (error) {
@@ -212,6 +214,9 @@ export function makeHeat(panel, rows, clock) {
     drawnAt = Date.now();
     const { list, labels } = rowsOf(groupsOf(rows, data.uuids));
     const gpus = labels.reduce((sum, group) => sum + group.gpus.length, 0);
+    if (gpus === 0) return drawNothing();
+    if (empty) plot.replaceChildren();
+    empty = false;
     const parts = [ngettext("%(n)s GPU", "%(n)s GPUs", gpus, { n: number(gpus) }), range.word, range.cell];
     text(meta, parts.join(" · "));
     meta.title = gettext("Busy share: the larger of tensor-core and memory-bandwidth activity. Blank: no role, or no data.");
@@ -219,7 +224,18 @@ export function makeHeat(panel, rows, clock) {
     plot.setAttribute("aria-label", gettext("Busy share of %(n)s GPUs over the last %(range)s", { n: number(gpus), range: range.word }));
     const row = Math.min(ROW_PX[1], Math.max(ROW_PX[0], MOST_PX / Math.max(1, list.length)));
     const height = Math.round(row * list.length) + EDGES.t + EDGES.b;
-    lib.react(plot, traces(data, list), layout(list, labels, Math.max(80, height)), CONFIG);
+    lib.react(plot, traces(data, list), layout(data, list, labels, Math.max(80, height)), CONFIG);
+  }
+
+  function drawNothing() {
+    if (empty) return;
+    empty = true;
+    lib.purge(plot);
+    text(meta, "");
+    plot.removeAttribute("role");
+    plot.removeAttribute("aria-label");
+    const words = gettext("A row for each GPU will stand here as soon as an engine holds it.");
+    plot.replaceChildren(el("div", { class: "empty" }, el("b", {}, gettext("No GPU at work yet")), el("span", {}, words)));
   }
 
   function choose(next) {

@@ -4,19 +4,28 @@ import { indices, number, span } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { bars } from "./meters.js";
 
+const SPARE_STATE = {
+  ok: ["idle", gettext("spare")],
+  silent: ["warn", gettext("silent")],
+  lost: ["bad", gettext("lost")],
+};
+
 function makeSpare() {
   const name = el("b");
   const place = el("span", { class: "node" });
   const chart = svg("svg", { class: "bars", viewBox: "0 0 44 26", "aria-hidden": "true" });
   const size = el("span", { class: "dim" });
   const kind = el("span");
-  const state = el("span", { class: "st say idle" }, gettext("spare"));
+  const state = el("span");
   const tile = el("div", { class: "tile spare" }, el("span", { class: "id" }, name, place, state), chart, el("span", { class: "vals" }, size, kind));
   return {
     node: el("li", {}, tile),
     paint(row) {
       text(name, row.name);
       text(place, indices(row.spare));
+      const [kindOfState, word] = SPARE_STATE[row.state] ?? SPARE_STATE.silent;
+      attr(state, "class", `st say ${kindOfState}`);
+      text(state, word);
       attr(tile, "title", gettext("GPUs %(list)s of %(node)s: no engine holds them", { list: indices(row.spare), node: row.name }));
       bars(chart, "fill-s", row.spare.map(() => 0));
       text(size, ngettext("%(n)s GPU", "%(n)s GPUs", row.spare.length, { n: number(row.spare.length) }));
@@ -29,10 +38,14 @@ export function makeSpares(panel) {
   const tiles = panel.querySelector("[data-tiles]");
   const meta = panel.querySelector("[data-meta]");
   return (nodes) => {
-    const spare = nodes.filter((row) => row.spare.length > 0 && row.state === "ok");
-    const total = spare.reduce((sum, row) => sum + row.spare.length, 0);
-    hide(panel, total === 0);
-    text(meta, ngettext("%(n)s GPU no engine holds", "%(n)s GPUs no engine holds", total, { n: number(total) }));
+    const spare = nodes.filter((row) => row.spare.length > 0);
+    const sizeOf = (list) => list.reduce((sum, row) => sum + row.spare.length, 0);
+    const total = sizeOf(spare.filter((row) => row.state === "ok"));
+    const out = sizeOf(spare) - total;
+    hide(panel, spare.length === 0);
+    const parts = [ngettext("%(n)s GPU no engine holds", "%(n)s GPUs no engine holds", total, { n: number(total) })];
+    if (out) parts.push(gettext("%(n)s stale left out", { n: number(out) }));
+    text(meta, parts.join(" · "));
     keyed(tiles, spare, (row) => row.id, makeSpare);
   };
 }

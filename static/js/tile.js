@@ -1,7 +1,7 @@
 // One tile per engine.
 import { attr, el, redraw, svg, text } from "./dom.js";
 import { barsOf, contents, details, ROLE, staleFor, stateOf } from "./engines.js";
-import { indices, span } from "./format.js";
+import { indices, roughly } from "./format.js";
 import { gettext } from "./i18n.js";
 import { bars } from "./meters.js";
 
@@ -32,7 +32,7 @@ export function makeTile(clock) {
     text(label, row.label);
     text(place, `${row.node} ${indices(row.gpu_indices)}`);
     attr(state, "class", stale === null ? (kind ? `st say ${kind}` : "st") : "st say warn");
-    text(state, stale === null ? word : gettext("stale %(age)s", { age: span(stale) }));
+    text(state, stale === null ? word : gettext("stale %(age)s", { age: roughly(stale) }));
     bars(chart, role.fill, barsOf(row));
     redraw(value, JSON.stringify([shown.figures, shown.words]), () =>
       shown.figures ? figures(shown.figures) : [el("span", { class: "dim" }, shown.words)],

@@ -206,9 +206,49 @@ def test_an_engine_without_samples_is_marked_stale_and_keeps_its_numbers(visit: 
     expect(tile(page, "P1")).to_contain_text("% tensor")
     expect(tile(page, "P3").locator(".say.warn")).to_have_count(0)
     expect(page.locator("#banners .banner")).to_contain_text("Node n1 has not reported for")
+    expect(page.locator('[data-model="llama-3.1-70b"] .lane > header .say.warn').first).to_contain_text("left out")
     fleet.change = lambda _rows: None
     expect(page.locator(".tile .say.warn")).to_have_count(0)
     expect(page.locator("#banners")).to_be_hidden()
+
+
+def test_what_is_stale_is_in_no_mean_and_spare_gpus_of_a_silent_node_stay(visit: Callable[..., Visit], fleet: Fleet) -> None:
+    def silent(all_rows: list[dict[str, Any]]) -> None:
+        for row in all_rows:
+            if row["type"] == "engine" and row["model"] == "qwen3-32b":
+                row["sampled_at"] = time.time() - 11
+        find(all_rows, "node:n7").update(state="silent", sampled_at=time.time() - 12)
+
+    page = visit().page
+    seen = page.locator('[data-model="qwen3-32b"] .whatif div').last
+    expect(seen).to_contain_text("50 %")
+    expect(page.locator("#spare")).to_contain_text("4 GPUs no engine holds")
+    fleet.change = silent
+    expect(seen).to_contain_text("— %")
+    expect(page.locator("#spare .tile .say.warn")).to_have_text("silent")
+    expect(page.locator("#spare")).to_contain_text("0 GPUs no engine holds · 4 stale left out")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_stale_tile_keeps_its_label_inside_in_vietnamese_too(
+    visit: Callable[..., Visit], fleet: Fleet, width: int
+) -> None:
+    def old(all_rows: list[dict[str, Any]]) -> None:
+        for row in all_rows:
+            if row["type"] == "engine":
+                row["sampled_at"] = time.time() - 3 * 3600 - 59 * 60
+            if row["id"] == "operation:39":
+                row["outcome"] = "2 steps done"
+
+    fleet.change = old
+    page = visit(width=width, locale="vi-VN").page
+    expect(tile(page, "P1").locator(".st")).to_have_text("cũ 3 giờ")
+    expect(page.locator("#operations li").nth(2)).to_contain_text("xong 2 bước")
+    outside = """tiles => tiles.filter(tile => {
+        const box = tile.getBoundingClientRect();
+        return [...tile.querySelectorAll(".id > *")].some(part => part.getBoundingClientRect().right > box.right);
+    }).length"""
+    assert page.locator(".tile").evaluate_all(outside) == 0
 
 
 def test_lost_telemetry_is_said_while_it_matters(visit: Callable[..., Visit], fleet: Fleet) -> None:
@@ -301,6 +341,12 @@ def test_an_empty_fleet_says_what_to_do(visit: Callable[..., Visit], fleet: Flee
     expect(page.locator("#bands")).to_contain_text("manage.py register_model NAME")
     expect(page.locator('[data-kpi="ttft"] .big')).to_have_text("—")
     expect(page.locator("#operations")).to_contain_text("No operations yet")
+    page.locator("#heat").scroll_into_view_if_needed()
+    expect(page.locator("#heat")).to_contain_text("No GPU at work yet", timeout=20_000)
+    fleet.change = lambda _rows: None
+    expect(page.locator(".tile").first).to_be_visible()
+    page.locator("#heat").scroll_into_view_if_needed()
+    expect(page.locator("#heat [data-plot] image").first).to_be_attached(timeout=20_000)
 
 
 def test_the_viewer_switches_language_theme_and_sees_the_keys(visit: Callable[..., Visit], fleet: Fleet) -> None:

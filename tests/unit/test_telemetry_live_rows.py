@@ -138,6 +138,14 @@ def test_what_is_older_than_five_seconds_leaves_the_totals_and_keeps_its_last_va
     assert model(board, "llama", now).pools["prefill"]["running"] is None
 
 
+def test_a_gpu_whose_own_samples_stopped_is_not_shown_as_new_as_its_engine() -> None:
+    board = Board()
+    now = minute(board) + 20
+    feed(board, now, "engine", engine_row("e1", "llama"))
+    shown = live_rows.engine_row(board, VIEW.engines["e1"])
+    assert (shown.tensor, shown.sampled_at) == ([None], now)
+
+
 def test_a_gpu_of_which_only_memory_is_known_is_no_idle_gpu() -> None:
     board = Board()
     feed(board, T0, "gpu", GpuRow("g0", "e1", memory_used_bytes=5))
