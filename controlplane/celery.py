@@ -13,11 +13,14 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 from django.conf import settings
 
+from controlplane.common.broker import TRANSPORT
 from controlplane.core import names
 
 app = Celery("twinpool")
 app.conf.update(
     broker_url=settings.VALKEY_URL,
+    broker_transport=TRANSPORT,
+    worker_consumer="controlplane.common.consumer:SoundConsumer",  # by name: only the worker imports it
     result_backend=settings.VALKEY_URL,
     result_expires=60,
     task_default_queue=names.CONTROL_QUEUE,

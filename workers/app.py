@@ -16,9 +16,10 @@ from typing import Any
 
 from celery import Celery, bootsteps
 from celery.signals import setup_logging, worker_shutting_down
-from celery.worker.consumer import Consumer
 from celery.worker.state import maybe_shutdown
 
+from controlplane.common.broker import TRANSPORT
+from controlplane.common.consumer import SoundConsumer
 from controlplane.common.valkey import CELERY
 from controlplane.core import names
 from workers.node import Node
@@ -36,7 +37,7 @@ class NodeApp(Celery):  # type: ignore[misc]  # Celery has no types
     node: Node
 
 
-class NodeConsumer(Consumer):  # type: ignore[misc]
+class NodeConsumer(SoundConsumer):
     """Celery waits up to 30 s between attempts to reach its broker; a node must be back sooner."""
 
     def ensure_connected(self, conn: Any) -> Any:
@@ -89,6 +90,7 @@ def make_app(node: Node) -> NodeApp:
     app.conf.update(
         CELERY,
         broker_url=node.config.broker_url,
+        broker_transport=TRANSPORT,
         result_backend=node.config.broker_url,
         task_default_queue=names.node_queue(node.config.node),
         task_create_missing_queues=True,

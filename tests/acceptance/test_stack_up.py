@@ -21,7 +21,10 @@ import httpx
 import psutil
 import psycopg
 import pytest
+import redis
 
+from controlplane.stack import endpoints
+from controlplane.stack.folder import StateFolder
 from controlplane.stack.postgres import EmbeddedPostgres
 from controlplane.stack.services import ROOT
 
@@ -155,6 +158,20 @@ def test_a_token_names_the_node_and_makes_it_known(machine: Machine) -> None:
     )
     assert "('gpu-1',)" in known.stdout
     assert machine.run("join-token", "../x").stderr.startswith("twinpool: '../x' is no node name")
+
+
+def test_what_is_no_message_on_its_queue_does_not_end_control(machine: Machine) -> None:
+    before = machine.pids()["control"]
+    with redis.Redis.from_url(endpoints.load(StateFolder(machine.state)).valkey_url) as client:
+        for text in ("[]", "x", '{"properties": {"delivery_tag": "t"}, "headers": {"task": "control.tick"}}'):
+            client.lpush("control", text)
+        deadline = time.monotonic() + 30
+        while client.llen("control") or "a malformed message" not in (machine.state / "logs/control.log").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        until_ready(machine)
+    assert machine.pids()["control"] == before
+    assert "Unrecoverable" not in (machine.state / "logs/control.log").read_text()
 
 
 def test_a_forged_forwarding_header_does_not_open_a_locked_name(machine: Machine) -> None:

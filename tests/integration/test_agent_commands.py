@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import redis
 
+from controlplane.core import names
 from controlplane.core.codec import encode
 from controlplane.core.protocol import Command, EngineFact
 from controlplane.core.signing import seal
@@ -22,6 +25,26 @@ def agent(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield kit
     finally:
         kit.close()
+
+
+# Anybody with the password of the broker can put these there.
+MALFORMED = [
+    "[]", "x", "5", "{}", "null", "\xff", "[" * 100_000, '{"properties": 1}',
+    '{"properties": {"delivery_tag": "t"}, "body": 7}',
+    json.dumps({"properties": {"delivery_tag": "t"}, "headers": {"task": names.TASK_STOP_ENGINE}}),
+    json.dumps({"properties": {"delivery_tag": "t"}, "headers": {"task": [1]}, "body": "e30="}),
+]  # fmt: skip
+
+
+def test_a_message_that_is_none_is_refused_and_the_agent_goes_on(agent: AgentKit, valkey_url: str) -> None:
+    assert agent.process
+    with redis.Redis.from_url(valkey_url) as client:
+        for text in MALFORMED:
+            client.lpush(names.node_queue(agent.node), text)
+    assert agent.ask("list_engines")
+    assert agent.process.poll() is None
+    log = agent.log.read_text()
+    assert "Unrecoverable" not in log and "a malformed message on the queue was refused" in log
 
 
 def test_a_start_that_comes_twice_is_done_once(agent: AgentKit) -> None:
