@@ -99,11 +99,12 @@ function makeOutcome(clock) {
   const header = el("header", {}, el("b", {}, gettext("What requests see")), gettext("5 min"));
   const node = el("div", { class: "lane" }, header, list);
   const freshOf = (engines) => engines.filter((engine) => isFresh(engine, clock()));
+  const share = (value) => (value === null ? MISSING : `${percent(value)} %`);
   const facts = (row, engines) => [
     [gettext("TTFT p99"), latencyText(row.ttft.p99), gettext("SLO %(limit)s", { limit: latencyText(row.slo_ttft_ms) })],
     [gettext("ITL p99"), latencyText(row.itl.p99), gettext("SLO %(limit)s", { limit: latencyText(row.slo_itl_ms) })],
     [gettext("Requests"), gettext("%(n)s req/s", { n: rate(row.requests_per_s) }), gettext("1 min")],
-    [gettext("KV cache"), `${percent(mean(freshOf(engines).map((engine) => engine.kv_usage)))} %`, gettext("used, mean, now")],
+    [gettext("KV cache"), share(mean(freshOf(engines).map((engine) => engine.kv_usage))), gettext("used, mean, now")],
   ];
   return {
     node,
