@@ -20,7 +20,7 @@ from celery.worker.state import maybe_shutdown
 
 from controlplane.common.broker import TRANSPORT
 from controlplane.common.consumer import SoundConsumer
-from controlplane.common.valkey import CELERY
+from controlplane.common.valkey import CELERY, away
 from controlplane.core import names
 from workers.node import Node
 
@@ -46,7 +46,7 @@ class NodeConsumer(SoundConsumer):
         def tell(error: Exception, _interval: float) -> None:
             nonlocal told
             if not told:
-                log.warning("Valkey cannot be reached, commands wait: %s", type(error).__name__)
+                log.warning("%s: commands wait", away(error))
             told = True
 
         conn = conn.ensure_connection(

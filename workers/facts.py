@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from controlplane.common.valkey import UNREACHABLE, connect, describe
+from controlplane.common.valkey import UNREACHABLE, away, connect
 from controlplane.core import names
 from controlplane.core.codec import encode
 from controlplane.core.protocol import AgentFact, EngineFact
@@ -74,7 +74,7 @@ class FactPublisher:
                 pause = 0.0
             except UNREACHABLE as error:
                 if not pause:
-                    log.warning("Valkey cannot be reached, this node's fact waits: %s", describe(error))
+                    log.warning("%s: this node's fact waits", away(error))
                 pause = min(LONGEST_PAUSE_S, pause * 2 or 0.25)
                 self._announced = None  # whoever listens may have missed anything
                 self._changed.set()
@@ -86,7 +86,7 @@ class FactPublisher:
             async with asyncio.timeout(LAST_WORD_S):
                 await self._publish()
         except UNREACHABLE as error:
-            log.warning("Valkey cannot be reached, the last state of this node stays untold: %s", describe(error))
+            log.warning("%s: the last state of this node stays untold", away(error))
         await self._client.aclose()
 
     async def _publish(self) -> None:

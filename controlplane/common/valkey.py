@@ -9,7 +9,7 @@ import redis
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry as SyncRetry
 
 UNREACHABLE = (RedisError, OSError, TimeoutError)
@@ -64,6 +64,13 @@ def usable(url: str) -> bool:
         return parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def away(error: BaseException) -> str:
+    """What is wrong with the server, as the start of a log line. Never holds the URL."""
+    if isinstance(error, AuthenticationError):
+        return "Valkey refuses the password (of a node: make a new token with `manage.py join-token NODE`)"
+    return f"Valkey cannot be reached ({describe(error)})"
 
 
 def describe(error: BaseException) -> str:

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from controlplane.stack import record
+from controlplane.stack import joined, record
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.leftovers import stop_leftovers
 
@@ -17,6 +17,10 @@ _PATIENCE_S = 25.0
 def run(state: StateFolder) -> int:
     """Stop everything, engines too. Nothing running is no error."""
     known = record.look(state)
+    if known is None and (node := joined.node_name(state)):
+        stopped = joined.stop(state, node)
+        print(f"twinpool: stopped {', '.join(stopped)}" if stopped else f"twinpool: nothing is running on {state.path}")
+        return 0
     if known and known.is_supervised():
         _ask(known.pid)
         deadline = time.monotonic() + _PATIENCE_S

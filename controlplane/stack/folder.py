@@ -44,6 +44,11 @@ class StateFolder:
             raise StackError(str(error)) from error
 
     @property
+    def join_file(self) -> Path:
+        """Where a joined node keeps its token."""
+        return self.secrets / "join.json"
+
+    @property
     def django_key(self) -> Path:
         return self.secrets / "django.key"
 
@@ -82,6 +87,10 @@ class StateFolder:
     def create(self, *, for_node: bool = False) -> StateFolder:
         """Make what is missing. Others may pass through `path` (PostgreSQL may run as another user), not read it.
         `for_node`: a joining node keeps its own key alone. Raises StackError when the folder cannot be used."""
+        if not str(self.path).isprintable():
+            raise StackError(
+                f"{str(self.path)!r:.200} has characters that no configuration can hold: choose another --state"
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if self.path.stat().st_uid != os.geteuid():
@@ -92,6 +101,8 @@ class StateFolder:
             for folder in (self.secrets, self.secrets / "nodes", self.logs, self.run, self.router, *self._work_folders()):
                 folder.mkdir(mode=0o700, exist_ok=True)
             if not for_node:
+                if self.join_file.is_file():
+                    raise StackError(f"{self.path} is the folder of a node that joined a fleet: choose another with --state")
                 self._keys()
         except OSError as error:
             message = f"cannot use the state folder {self.path}: {error.strerror}; choose another with --state"

@@ -159,7 +159,7 @@ def _make_known(state: StateFolder, node: str) -> None:
 
 def _token(state: StateFolder) -> JoinToken:
     """The token given now, which is then kept, else the kept one. Says which. Raises StackError."""
-    kept = state.secrets / "join.json"
+    kept = state.join_file
     source, text = names.ENV_JOIN_TOKEN, os.environ.get(names.ENV_JOIN_TOKEN, "").strip()
     if not text:
         source, text = "standard input", _typed(has_other=kept.is_file()).strip()

@@ -148,7 +148,7 @@ class Stack:
     def _announce(self, took_s: float) -> None:
         self._say(f"ready after {took_s:.0f} s; stop with Ctrl-C or `manage.py down`")
         self._say(f"console  {self._plan.console_url}   {self._login()}", secret=True)
-        self._say(f"router   {self._plan.router_url}/v1   (OpenAI API; no key needed on this machine)")
+        self._say(f"router   {self._plan.router_url}/v1   (OpenAI API; no key needed)")
         if not health.is_loopback(self._options.host):
             self._say(
                 "warning: whoever reaches this machine can use the router without a key; keep its port inside your network"

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from controlplane.stack import record
+from controlplane.stack import joined, record
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.leftovers import engine_pids
 from controlplane.stack.supervisor import family
@@ -25,6 +25,8 @@ def run(state: StateFolder, *, as_json: bool) -> int:
 def collect(state: StateFolder) -> dict[str, Any]:
     """Everything `--json` prints. Memory is PSS in bytes (null where it cannot be read), uptime in seconds."""
     known = record.look(state)
+    if known is None and (node := joined.node_name(state)):
+        return joined.describe(state, node)
     if known is None:
         return {"state": str(state.path), "phase": "stopped", "processes": []}
     supervisor = {
@@ -89,6 +91,11 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 
 def _text(shown: dict[str, Any]) -> str:
+    if "node" in shown:
+        agent = (
+            f"agent pid {shown['agent_pid']}" if shown["agent_pid"] else "no agent runs (start it with `manage.py agent`)"
+        )
+        return f"node {shown['node']}: {agent}, {shown['engine_processes']} engine processes, state {shown['state']}"
     if shown["phase"] == "stopped":
         return f"nothing is running on {shown['state']}"
     lines = [f"{shown['phase']} for {_duration(shown['uptime_s'])}, fleet {shown['fleet']}, state {shown['state']}"]

@@ -40,7 +40,7 @@ class EmbeddedValkey:
     def prepare(self) -> None:
         """Write the folder and the configuration anew."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        settings = _SETTINGS.format(port=self.port, bind=self._bind, folder=f'"{self.folder}"', password=self._password)
+        settings = _SETTINGS.format(port=self.port, bind=self._bind, folder=_quoted(self.folder), password=self._password)
         write_private(self._configuration, settings.encode())
 
     def command(self) -> list[str]:
@@ -63,3 +63,8 @@ class EmbeddedValkey:
     @property
     def _configuration(self) -> Path:
         return self.folder / "valkey.conf"
+
+
+def _quoted(path: Path) -> str:
+    """As one word of a configuration line."""
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'

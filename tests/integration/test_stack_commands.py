@@ -8,11 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import redis
 
+from controlplane.common.valkey import away
 from controlplane.stack import endpoints
 from controlplane.stack.commands import _django
 from controlplane.stack.errors import StackError
+from controlplane.stack.folder import StateFolder
+from controlplane.stack.join import JoinToken
+from controlplane.stack.ports import free_port
 from controlplane.stack.postgres import EmbeddedPostgres
+from controlplane.stack.testing import StartedValkey
+from tests.integration.agent_kit import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,3 +108,44 @@ def test_a_reader_that_had_enough_ends_no_command_with_a_complaint() -> None:
     with os.fdopen(writing, "w") as nobody:
         ended = subprocess.run([sys.executable, "manage.py"], cwd=ROOT, stdout=nobody, stderr=subprocess.PIPE, text=True)
     assert ended.stderr == ""
+
+
+def test_a_joined_node_is_shown_and_stopped_and_holds_no_control_plane(tmp_path: Path, valkey_url: str) -> None:
+    state, token = tmp_path / "state", JoinToken("joined", "ab" * 32, valkey_url).text()
+    words = ("agent", "--accelerators", "cpu:1", "--address", "127.0.0.1", "--state", str(state))
+    command = [sys.executable, "manage.py", *words]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=log) as agent,
+    ):
+        try:
+            assert agent.stdin
+            agent.stdin.write(token.encode() + b"\n")
+            agent.stdin.close()
+            with redis.Redis.from_url(valkey_url) as client:
+                until("joined", lambda: client.get("fact:agent:joined"))
+            shown = typed("status", "--state", str(state))
+            told = f"node joined: agent pid {agent.pid}, 0 engine processes, state {state}\n"
+            assert (shown.returncode, shown.stdout) == (0, told)
+            assert "is the folder of a node that joined a fleet" in refusal("up", "--state", str(state))
+            assert typed("down", "--state", str(state)).stdout == "twinpool: stopped the agent of joined and its engines\n"
+            assert agent.wait(20) == 0
+        finally:
+            agent.kill()
+    assert typed("status", "--state", str(state)).returncode == 3
+
+
+def test_valkey_runs_in_a_folder_of_any_name_that_can_be_printed(tmp_path: Path) -> None:
+    folder = tmp_path / """a "quoted" \\ 'folder' """
+    folder.mkdir()
+    server = StartedValkey(folder / "valkey", free_port(), "password")
+    server.start()
+    try:
+        assert (folder / "valkey" / "appendonlydir").is_dir()
+        with pytest.raises(redis.AuthenticationError) as refused, redis.Redis(port=server.port, password="other") as client:
+            client.ping()
+        assert "make a new token" in away(refused.value)
+    finally:
+        server.stop()
+    with pytest.raises(StackError, match="choose another --state"):
+        StateFolder(tmp_path / "new\nline").create()
