@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, cast
 
+from django.db.models import Max
 from kombu.exceptions import OperationalError
 
 from controlplane.celery import app
@@ -78,6 +79,7 @@ def read_spec(engine_id: str) -> EngineSpec | None:
     held = [sorted((each.gpu for each in rank.reservations.all()), key=lambda gpu: gpu.index) for rank in ranks]
     if not held or not all(held):
         return None
+    newest = row.incarnations.aggregate(number=Max("number"))["number"] or 0
     return EngineSpec(
         id=row.id,
         model=row.model.name,
@@ -86,7 +88,7 @@ def read_spec(engine_id: str) -> EngineSpec | None:
         ranks=tuple(Rank(rank.node.name, tuple(gpu.uuid for gpu in gpus)) for rank, gpus in zip(ranks, held, strict=True)),
         kind=cast(EngineKind, row.kind),
         spec_generation=row.spec_generation,
-        incarnation_floor=row.incarnation,
+        incarnation_floor=max(newest, row.incarnation),
         tensor_parallel=row.tensor_parallel,
         args=row.model.engine_args,
         gpu_kind=held[0][0].kind,

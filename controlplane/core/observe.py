@@ -118,7 +118,8 @@ def _gone(engine: EngineState, why: str, now: float) -> EngineState:
 def _heard(engine: EngineState, fact: EngineFact, first: EngineFact, now: float) -> EngineState:
     seen = replace(
         engine,
-        incarnation=max(engine.incarnation, fact.incarnation),
+        # The number of the process that runs, even if a higher one was seen: the engine's key is made of it.
+        incarnation=first.incarnation or engine.incarnation,
         url=first.url or engine.url,
         compat=first.compat or engine.compat,
         started_at=fact.started_at or engine.started_at,

@@ -168,7 +168,6 @@ def test_a_crash_loop_ends_and_an_operator_can_try_again(demo: FakeFleet, loop: 
     models.Engine.objects.filter(id=engine).update(failures=3)
     node.crash(engine)
     demo.run(loop, "failed", lambda: models.Engine.objects.filter(id=engine, failures=4).exists())
-    models.Engine.objects.filter(id=engine).update(retry_at=None)  # the wait is tested in tests/unit
     demo.run(loop, "given up", lambda: models.Engine.objects.filter(id=engine, failures=5).exists())
     row = models.Engine.objects.get(id=engine)
     assert "given up after 5 failures" in row.reason and "no luck" in row.reason
@@ -242,6 +241,20 @@ def test_numbers_that_come_back_from_postgresql_otherwise_make_no_new_tables(dem
     before = table_stamp()
     loop.run()
     assert table_stamp() == before
+
+
+def test_an_engine_whose_node_was_put_back_serves_again_and_its_numbers_still_rise(demo: FakeFleet, loop: Loop) -> None:
+    """The agent knows an earlier start, and its process runs."""
+    engine = demo.listed(QWEN)[0]
+    node = demo.node_of(engine)
+    snapshot = node.engines[engine, 0]
+    node.crash(engine)
+    demo.run(loop, "again", lambda: (fact := demo.fact(engine)) and fact.state == "ready" and fact.incarnation == 2)
+    demo.run(loop, "listed", lambda: engine in demo.listed(QWEN))
+    node.engines[engine, 0] = snapshot
+    demo.run(loop, "adopted", lambda: models.Engine.objects.get(id=engine).incarnation == 1 and engine in demo.listed(QWEN))
+    node.crash(engine)
+    demo.run(loop, "a new number", lambda: models.Engine.objects.get(id=engine).incarnation == 3)
 
 
 def test_a_removed_model_leaves_the_table(demo: FakeFleet, loop: Loop) -> None:

@@ -103,6 +103,12 @@ def test_an_agent_that_knows_a_newer_generation_is_adopted() -> None:
     assert (seen.state, seen.spec_generation, seen.incarnation) == ("ready", 7, 4)
 
 
+def test_the_incarnation_is_that_of_the_process_that_runs() -> None:
+    """A node put back to a snapshot runs an older one; its key is made of that number."""
+    assert observe_engine(engine("starting", incarnation=5), world(told("ready", incarnation=3))).incarnation == 3
+    assert observe_engine(engine("stopping", incarnation=5), world(told("stopped", incarnation=0))).incarnation == 5
+
+
 def test_an_engine_of_two_ranks_is_ready_when_both_are() -> None:
     ranks = (Rank("n1", ("g",)), Rank("n1", ("h",)))
     second = replace(told("verifying"), rank=1)
