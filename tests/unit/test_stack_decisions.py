@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.core import names
-from controlplane.stack import endpoints, options
+from controlplane.stack import endpoints, options, run
 from controlplane.stack.commands import _take_state
 from controlplane.stack.endpoints import External
 from controlplane.stack.errors import StackError, explained
@@ -184,6 +184,17 @@ def test_a_label_may_have_an_empty_value_and_equal_signs() -> None:
 def test_the_state_option_is_taken_off_a_django_command() -> None:
     assert _take_state(["manage.py", "shell", "--state", "/s", "-c", "x"]) == ("/s", ["manage.py", "shell", "-c", "x"])
     assert _take_state(["manage.py", "shell", "--state=/s"]) == ("/s", ["manage.py", "shell"])
+
+
+async def test_a_wait_for_a_silent_process_ends_and_tells_the_last_error_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_PROCESSES_S", 0.0)
+    stack = object.__new__(run.Stack)
+    stack._state, stack._say = StateFolder(tmp_path / "state").create(), print  # type: ignore[method-assign]
+    (stack._state.logs / "postgres.log").write_text("FATAL: no way in\nmore\n")
+    with pytest.raises(StackError, match=r"postgres does not answer after 0 s: FATAL: no way in; see .*postgres\.log"):
+        await stack._answering(lambda: ["postgres"])
 
 
 def test_a_log_is_followed_line_by_line(tmp_path: Path) -> None:
