@@ -340,12 +340,19 @@ class Engine:
     # --- Memory
 
     async def _note(self, state: str, **changes: Any) -> None:
-        self.record = replace(self.record, state=move(ENGINE, self.record.state, state), **changes)
-        try:
-            await self._save()
-        except OSError as error:
-            # The process runs on and can be found by its marker; the next change is written again.
-            log.error("the record of engine %s cannot be written: %s", self.record.id, error)
+        """Makes a change durable, then visible, so that no fact tells what a killed agent would forget. Goes on to its end
+        when the caller is cancelled: an older record never overwrites a newer one."""
+        await asyncio.shield(self._make_durable(state, changes))
+
+    async def _make_durable(self, state: str, changes: dict[str, Any]) -> None:
+        async with self._saving:
+            record = replace(self.record, state=move(ENGINE, self.record.state, state), **changes)
+            try:
+                await asyncio.to_thread(self._host.store.save, record)
+            except OSError as error:
+                # The process runs on and can be found by its marker; the next change is written again.
+                log.error("the record of engine %s cannot be written: %s", record.id, error)
+            self.record = record
         self._host.changed()
 
     async def _save(self) -> None:
