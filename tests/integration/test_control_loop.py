@@ -168,6 +168,7 @@ def test_a_crash_loop_ends_and_an_operator_can_try_again(demo: FakeFleet, loop: 
     models.Engine.objects.filter(id=engine).update(failures=3)
     node.crash(engine)
     demo.run(loop, "failed", lambda: models.Engine.objects.filter(id=engine, failures=4).exists())
+    models.Engine.objects.filter(id=engine).update(retry_at=None)
     demo.run(loop, "given up", lambda: models.Engine.objects.filter(id=engine, failures=5).exists())
     row = models.Engine.objects.get(id=engine)
     assert "given up after 5 failures" in row.reason and "no luck" in row.reason

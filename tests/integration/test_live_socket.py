@@ -125,7 +125,8 @@ async def publish(web: Web, topics: dict[str, list[dict[str, Any]]]) -> None:
 async def write(valkey: Redis, topic: str, rows: list[dict[str, Any]]) -> int:
     """What ingest does before it announces."""
     args = [int(time.time() * 1000), f"{time.time():.3f}", json.dumps(rows), 0]
-    return int(await valkey.register_script(WRITE)(keys=[names.live_key(topic)], args=args))
+    seq, _ = await valkey.register_script(WRITE)(keys=[names.live_key(topic)], args=args)
+    return int(seq)
 
 
 async def say(connection: ClientConnection, *topics: str) -> None:
