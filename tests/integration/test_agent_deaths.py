@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from controlplane.common.processes import identity
 from controlplane.core.protocol import EngineFact
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.leftovers import stop_leftovers
@@ -91,6 +92,7 @@ def test_down_ends_it_after_supervisor_agent_and_engine_were_killed(valkey_url: 
         core = core_of(kit, engine)
         kit.kill()
         os.kill(engine.pid, signal.SIGKILL)
+        until("gone", lambda: not identity(engine.pid))
         assert stop_leftovers(state, with_engines=True) == [f"engine process {core.pid}"]
         until("killed", lambda: not core.is_running())
     finally:
