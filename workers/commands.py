@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.core.codec import WrongShape, decode
+from controlplane.core.lifecycle import SERVING
 from controlplane.core.protocol import Command, EngineSpec
 from controlplane.core.signing import BadSignature, unseal
 from workers.config import NAME
@@ -131,7 +132,7 @@ def judge_drain(record: EngineRecord, command: Command) -> Verdict:
     _refuse_stale(record, command.spec_generation)
     if command.issued_at <= record.drain_ordered_at:
         return Done("a newer drain or undrain was obeyed before")
-    if record.state not in ("ready", "draining"):
+    if record.state not in SERVING:
         raise CommandRefused(f"{record.id} is {record.state}, not serving")
     return Go()
 

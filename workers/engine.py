@@ -80,7 +80,7 @@ class Engine:
         record, vitals = self.record, self.vitals
         assert record.spec is not None
         host = f"[{self._host.config.address}]" if ":" in self._host.config.address else self._host.config.address
-        serving = record.state in ("ready", "draining", "stopping")
+        serving = record.state in SERVING | {"stopping"}
         return EngineFact(
             id=record.id,
             model=record.spec.model,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from controlplane.core.lifecycle import OVER, SERVING
 from controlplane.core.protocol import AgentFact, Command, EngineFact, GpuFact
-
-OVER = frozenset({"stopped", "failed"})
 
 
 @dataclass
@@ -44,7 +43,7 @@ class FakeNode:
             self._start(key, command, known, now)
         elif command.verb == "stop":
             self._stop(key, command, known)
-        elif known and command.verb in ("drain", "undrain") and known.state in ("ready", "draining"):
+        elif known and command.verb in ("drain", "undrain") and known.state in SERVING:
             self.engines[key] = replace(known, state="draining" if command.verb == "drain" else "ready")
 
     def _start(self, key: tuple[str, int], command: Command, known: EngineFact | None, now: float) -> None:
@@ -91,7 +90,7 @@ class FakeNode:
                 url = f"http://127.0.0.1:{9000 + fact.pid % 1000}"
                 self.engines[key] = replace(fact, state="ready", ready_at=now, url=url, compat="fake")
         for key, fact in self.engines.items():
-            if fact.state in ("ready", "draining"):
+            if fact.state in SERVING:
                 quiet = None if fact.running or fact.waiting else (fact.quiet_since or now)
                 self.engines[key] = replace(fact, scraped_at=now, quiet_since=quiet)
 

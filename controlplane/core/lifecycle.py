@@ -54,6 +54,9 @@ OPERATION = _table(
 SERVING = frozenset({"ready", "draining"})
 """Engine states in which requests may be in flight."""
 
+OVER = frozenset({"stopped", "failed"})
+"""Engine states in which no process is left."""
+
 ENDED = frozenset(state for state, targets in OPERATION.items() if not targets)
 """Operation states that are final."""
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controlplane.core.lifecycle import ENGINE, observe
+from controlplane.core.lifecycle import ENGINE, OVER, SERVING, observe
 from controlplane.core.names import FACT_TTL_S
 from controlplane.core.protocol import EngineFact
 from controlplane.core.world import EngineState, NodeState, World
 
-OVER = frozenset({"stopped", "failed"})
-"""States told by an agent in which no process is left."""
 MAX_FAILURES = 5
 BACK_OFF_S = (1.0, 5.0, 15.0, 30.0)
 """Wait before the next start after that many failures in a row."""
@@ -141,7 +139,7 @@ def _own_view(engine: EngineState, told: str) -> str:
         return "stopped"
     if engine.state == "stopping" and not engine.wanted and told != "stopped":
         return "stopping"
-    if told in ("ready", "draining"):
+    if told in SERVING:
         return "ready" if engine.wanted else "draining"
     return told if told != "lost" else engine.state
 

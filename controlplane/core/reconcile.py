@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import replace
 
 from controlplane.core.drain import drain
-from controlplane.core.lifecycle import SERVING
-from controlplane.core.observe import MAX_FAILURES, OVER
+from controlplane.core.lifecycle import OVER, SERVING
+from controlplane.core.observe import MAX_FAILURES
 from controlplane.core.placement import Placement, Want, place
 from controlplane.core.plan import Action, Create, Halt, Plan, Release, Restart, Retire, Send, Verb
 from controlplane.core.world import DrainMark, EngineState, GpuState, PoolState, Sent, World

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Literal, cast
 
 from controlplane.core.codec import WrongShape, decode, encode
+from controlplane.core.lifecycle import SERVING
 from controlplane.core.protocol import VERSION, EngineRoute, ModelRoute, Role, RoutingTable, engine_problem, model_problem
 from controlplane.core.world import EngineState
 
@@ -63,7 +64,7 @@ def _problem(route: ModelRoute, taken: set[str]) -> str:
 
 
 def _listed_as(engine: EngineState) -> Literal["ready", "draining", ""]:
-    if not engine.url or engine.state not in ("ready", "draining"):
+    if not engine.url or engine.state not in SERVING:
         return ""
     return "ready" if engine.wanted and engine.state == "ready" else "draining"
 

@@ -6,13 +6,14 @@ from collections import defaultdict
 
 from django.db.models import Count, F, OuterRef, Q, Subquery
 
+from controlplane.core.lifecycle import OVER
 from controlplane.fleet.models import AuditEntry, Engine, Gpu, Model, Node, Operation, Pool, Rank, TableState
 from controlplane.telemetry.rows import OperationRow
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
 QUERIES = 8
 OPERATIONS = 20
-GONE = frozenset({"planned", "stopped", "failed"})
+GONE = OVER | {"planned"}
 """States in which an engine that nobody wants any more is history and is not shown."""
 
 
