@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "axes",
     "csp",
     "controlplane.fleet",
+    "controlplane.physics",
     "controlplane.telemetry",
     "controlplane.control",
     "controlplane.console",

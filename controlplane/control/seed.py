@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
@@ -13,10 +10,10 @@ from controlplane.control import actions
 from controlplane.control.newmodel import NewModel, NewPool
 from controlplane.core.scenes import Scene, SceneModel
 from controlplane.fleet import models
+from controlplane.physics.catalog import read_config
 
 ACTOR = "setup"
 ADMIN = "admin"
-CONFIGS = Path(models.__file__).parent / "model_configs"
 
 
 def seed(scene: Scene, admin_password: str) -> bool:
@@ -36,7 +33,7 @@ def new_model(model: SceneModel) -> NewModel:
     return NewModel(
         name=model.name,
         source=model.source,
-        config=json.loads((CONFIGS / model.config).read_text()),
+        config=read_config(model.config),
         engine_kind=model.engine_kind,
         engine_args=model.engine_args,
         mode=model.mode,

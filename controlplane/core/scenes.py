@@ -30,7 +30,7 @@ class ScenePool:
 
 @dataclass(frozen=True)
 class SceneModel:
-    """`config` names a file of `controlplane/fleet/model_configs/`; `source` is what the engine loads, with `{state}`
+    """`config` names one of `physics/model_configs/` (without .json); `source` is what the engine loads, with `{state}`
     replaced by the state folder's absolute path. `tiny` says that `up` first makes the tiny real model at `source`."""
 
     name: str
@@ -58,7 +58,7 @@ _DEMO = Scene(
         SceneModel(
             name="llama-3.1-70b",
             source="meta-llama/Llama-3.1-70B-Instruct",
-            config="llama-3.1-70b.json",
+            config="llama-3.1-70b",
             engine_kind="simulated",
             mode="disaggregated",
             connector="nixl",
@@ -70,7 +70,7 @@ _DEMO = Scene(
         SceneModel(
             name="qwen3-8b",
             source="Qwen/Qwen3-8B",
-            config="qwen3-8b.json",
+            config="qwen3-8b",
             engine_kind="simulated",
             mode="monolithic",
             connector="nixl",
@@ -88,7 +88,7 @@ _VLLM = Scene(
         SceneModel(
             name="tiny-llama",
             source="{state}/models/tiny-llama",
-            config="tiny-llama.json",
+            config="tiny-llama",
             engine_kind="vllm",
             mode="disaggregated",
             connector="nixl",

@@ -77,7 +77,7 @@ def test_a_model_config_that_is_no_json_object_is_refused(demo: Stack, tmp_path:
 
 
 def test_a_model_config_without_a_needed_field_is_refused_by_name(demo: Stack, tmp_path: Path) -> None:
-    config = json.loads((Path(__file__).parents[2] / "controlplane/fleet/model_configs/llama-3.1-70b.json").read_text())
+    config = json.loads((Path(__file__).parents[2] / "controlplane/physics/model_configs/llama-3.1-70b.json").read_text())
     del config["num_hidden_layers"]
     assert "num_hidden_layers" in _refused(demo, tmp_path, json.dumps(config))
 
@@ -86,7 +86,7 @@ def test_a_model_config_without_a_needed_field_is_refused_by_name(demo: Stack, t
     "argument", ["trust_remote_code=true", "api_key=1", "host=0", "kv_transfer_config={}", "max_num_seqs=-1"]
 )
 def test_an_engine_argument_outside_the_allow_list_is_refused_by_name(demo: Stack, tmp_path: Path, argument: str) -> None:
-    config = (Path(__file__).parents[2] / "controlplane/fleet/model_configs/llama-3.1-70b.json").read_text()
+    config = (Path(__file__).parents[2] / "controlplane/physics/model_configs/llama-3.1-70b.json").read_text()
     assert argument.split("=")[0] in _refused(demo, tmp_path, config, "--arg", argument)
 
 

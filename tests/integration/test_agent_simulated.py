@@ -11,7 +11,7 @@ import pytest
 from controlplane.core.signing import engine_key
 from tests.integration.agent_kit import ROOT, AgentKit, until
 
-CONFIG = json.loads((ROOT / "controlplane" / "fleet" / "model_configs" / "qwen3-8b.json").read_text())
+CONFIG = json.loads((ROOT / "controlplane" / "physics" / "model_configs" / "qwen3-8b.json").read_text())
 
 
 @pytest.fixture(scope="module")

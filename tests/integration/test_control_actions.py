@@ -14,8 +14,8 @@ from django.db.utils import ProgrammingError
 from controlplane.control import actions
 from controlplane.control.newmodel import NewModel, NewPool
 from controlplane.control.refused import Refused
-from controlplane.control.seed import CONFIGS
 from controlplane.fleet import models
+from controlplane.physics.catalog import CONFIGS
 from tests.integration.control_kit import until
 
 pytestmark = pytest.mark.django_db

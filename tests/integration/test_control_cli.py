@@ -11,9 +11,9 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from controlplane.control.seed import CONFIGS
 from controlplane.core.names import ENV_ADMIN_PASSWORD
 from controlplane.fleet import models
+from controlplane.physics.catalog import CONFIGS
 
 pytestmark = pytest.mark.django_db
 

@@ -15,10 +15,10 @@ from controlplane.config import config
 from controlplane.control import actions
 from controlplane.control.loop import Loop
 from controlplane.control.newmodel import NewModel, NewPool
-from controlplane.control.seed import CONFIGS
 from controlplane.core.observe import MAX_FAILURES
 from controlplane.core.signing import node_key
 from controlplane.fleet import models
+from controlplane.physics.catalog import CONFIGS
 from tests.integration.agent_kit import AgentKit
 from tests.integration.control_kit import FakeFleet, new_loop, until
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from controlplane.core.gpus import GPUS, UnknownGpu, gpu
 from controlplane.core.modelconfig import Shape, read_shape
 from controlplane.core.perf import DoesNotFit, PhaseModel
+from controlplane.physics.catalog import DATA
 
 LLAMA_70B: dict[str, Any] = {
     "model_type": "llama",
@@ -48,8 +48,7 @@ def llama(kind: str = "h100-sxm", tp: int = 4, shape: Shape = SHAPE) -> PhaseMod
 
 
 def measured_rows() -> list[dict[str, Any]]:
-    path = Path(__file__).parents[1] / "data" / "phase_times.json"
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    rows: list[dict[str, Any]] = json.loads((DATA / "phase_times.json").read_text())["rows"]
     return rows
 
 
