@@ -7,8 +7,10 @@ dense model on a calibrated GPU is within a few percent, a mixture of experts up
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from controlplane.core import kvsize
 from controlplane.core.gpus import Basis, Gpu
@@ -29,8 +31,7 @@ class DoesNotFit(ValueError):
     """The model cannot run on these GPUs; the message says why and, for memory, by how much."""
 
 
-@dataclass(frozen=True)
-class StepCost:
+class StepCost(NamedTuple):
     """One step. tensor: tensor-pipe activity (FLOPs with rows rounded up to whole tiles ÷ peak at the phase's clock),
     averaged over the step; tensor_peak: the same inside the linear kernels only; dram: bytes moved ÷ peak bandwidth;
     mfu: useful FLOPs ÷ nominal peak. All per GPU, averages over the step unless said otherwise."""
@@ -42,6 +43,23 @@ class StepCost:
     mfu: float
 
 
+class DecodeLine(NamedTuple):
+    """Steps of a fixed number of decode sequences, as a line in the sum of their contexts: a step costs `base_s +
+    per_token_s * context_sum` seconds, exactly as `PhaseModel.step` says, while context_sum < `until_context` (infinite
+    where the line never bends). `*_s` of tensor and DRAM are busy seconds: activity times seconds."""
+
+    base_s: float
+    per_token_s: float
+    until_context: float
+    tensor_s: float
+    dram_base_s: float
+    dram_per_token_s: float
+
+
+Stack = Literal["current", "2023"]
+CURRENT: Stack = "current"
+
+
 @dataclass(frozen=True)
 class PhaseModel:
     """A model on `tensor_parallel` GPUs of one kind. Raises DoesNotFit for an impossible tensor-parallel degree."""
@@ -50,6 +68,7 @@ class PhaseModel:
     gpu: Gpu
     tensor_parallel: int
     kv_dtype: str | None = None
+    stack: Stack = CURRENT
     _constants: _Constants = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +80,17 @@ class PhaseModel:
     @property
     def basis(self) -> Basis:
         """Whether the efficiencies behind every figure were calibrated for this case or are a guess."""
-        return "guess" if self.shape.experts else self.gpu.basis
+        return "guess" if self.guesses else "calibrated"
+
+    @property
+    def guesses(self) -> tuple[str, ...]:
+        """Why the figures are a guess, one sentence each; empty: calibrated."""
+        reasons = []
+        if self.gpu.basis == "guess":
+            reasons.append(f"the efficiencies of {self.gpu.name} are borrowed from h100-sxm, not measured")
+        if self.shape.experts:
+            reasons.append("expert layers are computed without measurements of their imbalance and token exchange")
+        return tuple(reasons)
 
     @property
     def kv_token_bytes(self) -> int:
@@ -73,7 +102,7 @@ class PhaseModel:
         """KV bytes of one token on each GPU."""
         return kvsize.kv_bytes_per_token_per_gpu(self.shape, self.tensor_parallel, self.kv_dtype)
 
-    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: int) -> StepCost:
+    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: float) -> StepCost:
         """One step of `prefills`, each (new tokens, tokens before them), and `decodes` sequences whose contexts sum to
         `context` tokens. Counts must not be negative; an empty step costs its launch."""
         c, tp, eff = self._constants, self.tensor_parallel, self.gpu.efficiency
@@ -109,6 +138,27 @@ class PhaseModel:
             tensor_peak=min(1.0, (tile_flops + attention_flops) / (peak * tp * (linear_s + attention_s))),
             dram=min(1.0, dram_bytes / (self.gpu.dram_bytes * seconds)),
             mfu=(row_flops + attention_flops) / (c.linear_peak * tp * seconds),
+        )
+
+    def prefill(self, tokens: int, past: int = 0, batch: int = 1) -> StepCost:
+        """One step that computes `tokens` new prompt tokens of each of `batch` sequences, after `past` cached ones."""
+        return self.step([(tokens, past)] * batch, 0, 0)
+
+    def decode(self, batch: int, context: float) -> StepCost:
+        """One step that gives `batch` sequences a token each; their contexts are `context` tokens on average."""
+        return self.step((), batch, batch * context)
+
+    def decode_line(self, sequences: int, context_sum: float = 0.0) -> DecodeLine:
+        """`step` of `sequences` decodes as a line in the sum of their contexts, around `context_sum`."""
+        c = self._constants
+        cost = self.step((), sequences, 0)
+        return DecodeLine(
+            base_s=cost.seconds,
+            per_token_s=c.kv_token_bytes / c.kv_rate,
+            until_context=math.inf,
+            tensor_s=cost.tensor * cost.seconds,
+            dram_base_s=cost.dram * cost.seconds,
+            dram_per_token_s=c.kv_token_bytes / self.gpu.dram_bytes,
         )
 
     def _collectives(self, new: int, prefilling: bool) -> float:
