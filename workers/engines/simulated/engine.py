@@ -1,12 +1,11 @@
-"""The engine of a simulated process: runs the scheduler's steps in real time on the performance model.
+"""The engine of a simulated process: runs the scheduler's steps on the performance model, in the time of its clock.
 
-All of it lives in one event loop and is called from it; nothing here blocks, and an idle engine has no timer but the end of
-its next lease. What talks to clients and peers is given in: sinks take the text, a loader brings a peer's KV.
+All of it lives in one event loop (or one ManualClock) and is called from it; nothing here blocks, and an idle engine has no
+timer but the end of its next lease. What talks to clients and peers is given in: sinks take the text, a loader brings KV.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 from controlplane.core.batching import Request, Scheduler, Step
 from workers.engines.simulated import content
 from workers.engines.simulated.activity import Activity
+from workers.engines.simulated.clock import Clock, Timer
 from workers.engines.simulated.generation import Ending, Generation
 from workers.engines.simulated.measures import Gauges, Measures
 from workers.engines.simulated.settings import Settings
@@ -44,7 +44,7 @@ class Offer:
 
 
 class Engine:
-    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, engine_id: str) -> None:
+    def __init__(self, settings: Settings, clock: Clock, engine_id: str) -> None:
         self.settings = settings
         self.engine_id = engine_id
         self.side_port = settings.side_port
@@ -54,11 +54,11 @@ class Engine:
         self.loader: Loader | None = None
         self.on_empty: Callable[[], None] | None = None
         """Called each time the last open generation has ended."""
-        self._loop = loop
+        self._clock = clock
         self._generations: dict[int, Generation] = {}
         self._offers: dict[str, Offer] = {}
-        self._next: asyncio.Handle | None = None  # the step that runs, or the call that starts one
-        self._lease_timer: asyncio.TimerHandle | None = None
+        self._next: Timer | None = None  # the step that runs, or the call that starts one
+        self._lease_timer: Timer | None = None
 
     @property
     def open(self) -> int:
@@ -68,7 +68,7 @@ class Engine:
     # --- generations ------------------------------------------------------------------------------------------------------
 
     def submit(self, generation: Generation) -> None:
-        generation.arrived = self._loop.time()
+        generation.arrived = self._clock.time()
         self.scheduler.submit(generation.request)
         self._generations[generation.request.id] = generation
         if generation.remote and self.loader:
@@ -115,17 +115,17 @@ class Engine:
         if generation.remote and self.loader:
             self.loader.forget(generation)
         if not self._generations and self.on_empty:
-            self._loop.call_soon(self.on_empty)
+            self._clock.call_soon(self.on_empty)
 
     # --- steps ------------------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         """Start a step in this turn of the loop, unless one runs."""
         if self._next is None:
-            self._next = self._loop.call_soon(self._start_now)
+            self._next = self._clock.call_soon(self._start_now)
 
     def _start_now(self) -> None:
-        self._start(self._loop.time())
+        self._start(self._clock.time())
 
     def _start(self, start: float) -> None:
         self._next = None
@@ -143,7 +143,7 @@ class Engine:
                 self.loader.load(self._generations[request.id])
         if step.work:
             end = start + self._run(step, start)
-            self._next = self._loop.call_at(end, self._end, step, end)
+            self._next = self._clock.call_at(end, self._end, step, end)
         elif step.preempted:
             self._wake()
 
@@ -157,7 +157,7 @@ class Engine:
         return seconds
 
     def _end(self, step: Step, end: float) -> None:
-        now = self._loop.time()
+        now = self._clock.time()
         for request in self.scheduler.complete(step):
             generation = self._generations.get(request.id)
             if generation:  # or it went with another sequence of its request just now
@@ -204,7 +204,7 @@ class Engine:
     def _finish(self, generation: Generation, ending: Ending) -> None:
         # As vLLM, which keeps blocks for a peer only if the answer was cut by its length.
         if generation.hold and ending.reason == "length":
-            self.scheduler.finish(generation.request, self._loop.time() + self.settings.kv_lease_s)
+            self.scheduler.finish(generation.request, self._clock.time() + self.settings.kv_lease_s)
             ending = ending._replace(kv_transfer_params=self._offer(generation))
         else:
             self.scheduler.finish(generation.request)
@@ -265,16 +265,16 @@ class Engine:
         """A peer's request still waits: a new lease, if the old one has not ended."""
         offer = self._offers.get(name)
         if offer:
-            offer.request.lease_until = self._loop.time() + self.settings.kv_lease_s
+            offer.request.lease_until = self._clock.time() + self.settings.kv_lease_s
 
     def _watch_leases(self) -> None:
         if self._lease_timer is None and self.scheduler.held:
             first = min(request.lease_until for request in self.scheduler.held.values())
-            self._lease_timer = self._loop.call_at(first, self._expire)
+            self._lease_timer = self._clock.call_at(first, self._expire)
 
     def _expire(self) -> None:
         self._lease_timer = None
-        gone = {request.id for request in self.scheduler.expire(self._loop.time())}
+        gone = {request.id for request in self.scheduler.expire(self._clock.time())}
         if gone:
             self.measures.add("leases_expired", len(gone))
             self._offers = {name: offer for name, offer in self._offers.items() if offer.request.id not in gone}
@@ -288,7 +288,7 @@ class Engine:
 
     def _gauges(self) -> Gauges:
         scheduler, settings = self.scheduler, self.settings
-        busy = self.activity.lately(self._loop.time())
+        busy = self.activity.lately(self._clock.time())
         memory = settings.perf.gpu.memory_bytes * settings.gpu_memory_utilization
         waiting, loading = scheduler.num_waiting, len(scheduler.loading)
         return {
