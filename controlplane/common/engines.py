@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from controlplane.common.files import write_private
-from controlplane.common.processes import identity, variable
+from controlplane.common.processes import environment, identity, variable
 from controlplane.core.names import ENV_ENGINE_HOME, ENV_ENGINE_MARKER
 
 
@@ -45,7 +45,7 @@ class Session:
         if leader := identity(self.pid):
             return leader == self.identity
         try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes().strip(b"\0 ")
+            environ = environment(pid).strip(b"\0 ")
             inside = Path(f"/proc/{pid}/cwd").readlink().as_posix().startswith(self.folder)
         except OSError:
             return False

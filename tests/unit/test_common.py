@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.common.files import BadKey, read_key, rotate, write_private
 from controlplane.common.locks import Held, held
-from controlplane.common.processes import how_ended, identity, variable
+from controlplane.common.processes import how_ended, identity, in_exec, variable
 from controlplane.common.valkey import usable
 from controlplane.core import names
 from controlplane.core.protocol import EngineRoute
@@ -127,11 +127,39 @@ def test_an_end_is_told_in_words(code: int | None, words: str) -> None:
 
 
 def test_a_process_is_known_by_its_start_and_its_environment() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"A": "x", "AB": "y=z"}) as process:
+    code, pipe = "print('runs', flush=True); input()", subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env={"A": "x", "AB": "y=z"}) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"runs\n"
         assert identity(process.pid) == identity(process.pid) != identity(os.getpid())
         assert (variable(process.pid, "AB"), variable(process.pid, "B")) == ("y=z", "")
         process.communicate(b"\n")
     assert (identity(process.pid), variable(process.pid, "AB")) == ("", "")
+
+
+def test_the_environment_of_a_process_is_seen_as_soon_as_it_is_started() -> None:
+    for number in range(200):  # the exec of some is still going on when Popen returns
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={"PATH": os.environ["PATH"], "N": str(number)}) as process:
+            assert variable(process.pid, "N") == str(number)
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "environment_end", "expected"),
+    [
+        ("R", 0x400000, 0, True),
+        ("R", 0x400000, 140_000_000, False),  # `env -i`: none was given
+        ("Z", 0x40000C, 0, False),
+        ("R", 0x400004, 0, False),
+        ("I", 0x208040, 0, False),
+    ],
+    ids=["in an exec", "without environment", "zombie", "ending", "kernel thread"],
+)
+def test_a_process_in_the_middle_of_an_exec_is_told_from_one_without_environment(
+    state: str, flags: int, environment_end: int, expected: bool
+) -> None:
+    fields = [state, *"12345", str(flags), *["1"] * 41, str(environment_end), "0"]
+    assert in_exec(f"7 (a) b) {' '.join(fields)}\n") is expected
+    assert not in_exec(Path("/proc/self/stat").read_text())
 
 
 @pytest.mark.parametrize(
