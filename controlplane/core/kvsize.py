@@ -10,16 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.modelconfig import ConfigRefused, Shape, dtype_bytes, read_shape
+from controlplane.core.attention import attention_flops, heads_per_gpu, kv_read_bytes, kv_read_line, state_bytes
+from controlplane.core.modelconfig import ConfigRefused, kv_element_bytes, read_shape
+from controlplane.core.shapes import Shape
 
 __all__ = [
     "ConfigRefused",
     "Parameters",
+    "attention_flops",
+    "ideal_bytes",
     "kv_bytes_of_shape",
     "kv_bytes_per_token",
     "kv_bytes_per_token_per_gpu",
     "kv_element_bytes",
+    "kv_read_bytes",
+    "kv_read_line",
     "parameters",
+    "transfer_bytes",
     "weights_bytes",
 ]
 
@@ -58,18 +65,29 @@ def kv_bytes_per_token(config: Mapping[str, Any], dtype: str | None = None) -> i
 
 def kv_bytes_of_shape(shape: Shape, dtype: str | None = None) -> int:
     """`kv_bytes_per_token` for a config that was read already."""
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * kv_element_bytes(shape, dtype)
+    elements = sum(each.cached_layers * each.kv_heads * each.kv_elements for each in shape.attention if not each.window)
+    return elements * kv_element_bytes(shape, dtype)
 
 
 def kv_bytes_per_token_per_gpu(shape: Shape, tensor_parallel: int, dtype: str | None = None) -> int:
     """KV-cache bytes that one token takes on one GPU: heads are split, and copied once there are more GPUs than heads."""
-    heads = max(1, -(-shape.kv_heads // tensor_parallel))
-    return 2 * shape.layers * heads * shape.head_dim * kv_element_bytes(shape, dtype)
+    groups = (each for each in shape.attention if not each.window)
+    elements = sum(each.cached_layers * heads_per_gpu(each, tensor_parallel) * each.kv_elements for each in groups)
+    return elements * kv_element_bytes(shape, dtype)
 
 
-def kv_element_bytes(shape: Shape, dtype: str | None = None) -> int:
-    """Bytes of one number in the KV cache. Raises ConfigRefused for an unknown data type."""
-    return shape.activation_bytes if dtype in (None, "auto") else dtype_bytes(dtype, "kv dtype")
+def ideal_bytes(shape: Shape, dtype: str | None, tokens: int) -> int:
+    """KV cache and state that a request of `tokens` needs in the whole engine, if windowed layers keep their window only."""
+    kept = (
+        each.cached_layers * each.kv_heads * each.kv_elements * (min(tokens, each.window) if each.window else tokens)
+        for each in shape.attention
+    )
+    return sum(kept) * kv_element_bytes(shape, dtype) + sum(state_bytes(shape, each) for each in shape.attention)
+
+
+def transfer_bytes(shape: Shape, dtype: str | None, tokens: int) -> int:
+    """What a KV transfer of a prompt of `tokens` moves, in bytes: what `ideal_bytes` counts, once, whatever the TP."""
+    return ideal_bytes(shape, dtype, tokens)
 
 
 def parameters(shape: Shape) -> Parameters:

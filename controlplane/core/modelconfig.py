@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.core.shapes import Attention, Shape
+
 DTYPE_BYTES: Mapping[str, int] = {
     "float32": 4,
     "fp32": 4,
@@ -26,6 +28,17 @@ DTYPE_BYTES: Mapping[str, int] = {
 }
 
 
+__all__ = [
+    "DTYPE_BYTES",
+    "FAMILIES",
+    "ConfigRefused",
+    "Shape",
+    "dtype_bytes",
+    "kv_element_bytes",
+    "read_shape",
+]
+
+
 class ConfigRefused(ValueError):
     """A config.json cannot be used. `field` is the path of the missing or unusable field, e.g. `text_config.head_dim`."""
 
@@ -33,39 +46,6 @@ class ConfigRefused(ValueError):
         super().__init__(f"model config: {field}: {problem}")
         self.field = field
         self.problem = problem
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the sizes and the speed of a decoder depend on. Counts are whole-model, not per GPU."""
-
-    model_type: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    """Width of a dense MLP layer; 0 if every layer is a mixture of experts."""
-    vocab: int
-    tied_head: bool
-    """The output head is the embedding matrix."""
-    gated_mlp: bool
-    """Three matrices per MLP instead of two."""
-    weight_bytes: float
-    """Bytes per weight of the linear layers."""
-    activation_bytes: int
-    """Bytes per element of activations, embeddings and (unless told otherwise) the KV cache."""
-    max_positions: int = 0
-    """0: the config does not say."""
-    moe_layers: int = 0
-    experts: int = 0
-    experts_per_token: int = 0
-    expert_intermediate: int = 0
-    shared_intermediate: int = 0
-    """Width of the expert that every token passes, 0 without one."""
-    qk_norm: bool = False
-    attention_bias: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,13 +131,15 @@ class _Reader:
         hidden, heads = self._count(family.hidden), self._count(family.heads)
         layers = self._count(family.layers)
         moe_layers = self._moe_layers(layers) if family.experts else 0
+        kv_heads, head_dim = self._kv_heads(family, heads), self._head_dim(family, hidden, heads)
+        full = Attention("full", layers, heads, kv_heads, head_dim, head_dim, 2 * head_dim, cached_layers=layers)
         return Shape(
             model_type=model_type,
             layers=layers,
             hidden=hidden,
             heads=heads,
-            kv_heads=self._kv_heads(family, heads),
-            head_dim=self._head_dim(family, hidden, heads),
+            kv_heads=kv_heads,
+            head_dim=head_dim,
             intermediate=self._count(family.intermediate) if moe_layers < layers else 0,
             vocab=self._count("vocab_size"),
             tied_head=self._flag("tie_word_embeddings", family.tied_by_default),
@@ -172,6 +154,7 @@ class _Reader:
             shared_intermediate=self._count(family.shared_intermediate) if family.shared_intermediate else 0,
             qk_norm=family.qk_norm,
             attention_bias=family.qkv_bias or self._flag("attention_bias", False),
+            attention=(full,),
         )
 
     def _family(self) -> tuple[str, _Family]:
@@ -290,3 +273,8 @@ def dtype_bytes(name: object, field: str = "dtype") -> int:
     if size is None:
         raise ConfigRefused(field, f"unknown data type {name!r:.60} (known: {', '.join(sorted(DTYPE_BYTES))})")
     return size
+
+
+def kv_element_bytes(shape: Shape, dtype: str | None = None) -> int:
+    """Bytes of one number in the KV cache. Raises ConfigRefused for an unknown data type."""
+    return shape.activation_bytes if dtype in (None, "auto") else dtype_bytes(dtype, "kv dtype")
