@@ -195,6 +195,26 @@ def test_a_peer_that_dies_during_the_transfer_fails_the_request(tmp_path: Path) 
         assert decode.page().kv_usage == 0
 
 
+def test_a_peer_that_dies_right_after_its_greeting_fails_the_request(pair: tuple[RunningEngine, RunningEngine]) -> None:
+    prefill, decode = pair
+    params = prefill.prefill([7, 8, 9])
+    hello = json.dumps({"op": "hello", "engine": params["remote_engine_id"]}).encode()
+    for _ in range(20):  # that both come in one turn of the engine's loop is chance
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            dying = threading.Thread(target=greet_and_die, args=(server, hello))
+            dying.start()
+            failed = decode.complete([7, 8, 9], kv_transfer_params=params | {"remote_port": server.getsockname()[1]})
+            dying.join()
+        assert failed.status_code == 500
+
+
+def greet_and_die(server: socket.socket, hello: bytes) -> None:
+    side, _ = server.accept()
+    with side:
+        side.recv(100)
+        side.sendall(len(hello).to_bytes(4, "big") + hello)
+
+
 def test_kv_of_an_earlier_start_of_the_peer_is_refused(tmp_path: Path) -> None:
     with running(tmp_path, spec("d")) as decode:
         with running(tmp_path, spec("p")) as prefill:

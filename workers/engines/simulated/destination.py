@@ -161,6 +161,8 @@ class KvDestination:
             peer = await self._peer((remote.host, remote.port))
             if peer.greeting.result() != remote.engine:
                 raise ConnectionError("the peer is another start of the engine")
+            if self._peers.get(peer.address) is not peer:
+                raise ConnectionError("the peer closed as soon as it had greeted")  # `_closed` came before this
         except OSError:  # a timeout is one, too
             if self._wants(generation):
                 self._engine.load_failed(generation)
