@@ -41,6 +41,11 @@ class Efficiency:
     """Kernel launches of one layer."""
     step_s: float = 0.3e-3
     """Scheduling and sampling of one step."""
+    sequence_s: float = 0.0
+    """Host work for each sequence of a step. In the table 0, because the measured phases do not show it; an engine's own
+    calibration may."""
+    attention: float | None = None
+    """Of peak FLOPs, in prefill attention; None: as `linear`."""
 
 
 HOPPER = Efficiency(linear=0.76, weights=0.83, kv=0.76)

@@ -117,7 +117,7 @@ class PhaseModel:
         head_s = max(c.head_bytes / c.weight_rate, c.head_flops * (decodes + len(prefills)) / c.bf16_rate)
         pairs = sum(tokens * (past + tokens / 2) for tokens, past in prefills)
         attention_flops = c.attention_flops * pairs
-        attention_s = attention_flops / c.bf16_rate
+        attention_s = attention_flops / c.attention_rate
         kv_bytes = c.kv_token_bytes * context
         move_bytes = c.elementwise_bytes * new
         seconds = (
@@ -128,6 +128,7 @@ class PhaseModel:
             + move_bytes / c.elementwise_rate
             + self._collectives(new, prefilling)
             + c.launch_s
+            + eff.sequence_s * (decodes + len(prefills))
         )
         peak = c.linear_peak * (PREFILL_CLOCK if prefilling else DECODE_CLOCK)
         tile_flops = c.linear_flops * (-(-new // TILE_ROWS) * TILE_ROWS)
@@ -215,6 +216,7 @@ class _Constants:
     """Nominal FLOP/s of one GPU for the weights' type."""
     linear_rate: float
     bf16_rate: float
+    attention_rate: float
     weight_rate: float
     kv_rate: float
     """Per GPU."""
@@ -245,6 +247,7 @@ class _Constants:
             linear_peak=peak,
             linear_rate=tp * peak * eff.linear,
             bf16_rate=tp * gpu.bf16_flops * eff.linear,
+            attention_rate=tp * gpu.bf16_flops * (eff.linear if eff.attention is None else eff.attention),
             weight_rate=tp * gpu.dram_bytes * eff.weights,
             kv_rate=gpu.dram_bytes * eff.kv,
             elementwise_rate=gpu.dram_bytes * eff.elementwise,
