@@ -1,7 +1,8 @@
 """Which engines serve a model: pools of equal engines, written `agg:8xTP4` or `disagg:12xTP2@h100-sxm+2xTP4@h200-sxm`. Pure.
 
-`agg` has one pool that serves whole requests. `disagg` has two: prefill first, decode second; `cond` has the same two and
-decides per request. `NxTPk` is N engines of k GPUs each, `@kind` their kind of GPU (core/gpus.py).
+`agg` has pools that serve whole requests: one, or several of different hardware (`agg:8xTP4@h100-sxm+2xTP4@h200-sxm`).
+`disagg` has two: prefill first, decode second; `cond` has the same two and decides per request. `NxTPk` is N engines of k
+GPUs each, `@kind` their kind of GPU (core/gpus.py).
 """
 
 from __future__ import annotations
@@ -20,12 +21,9 @@ MAX_CHARS = 200
 
 MODE_OF_WORD: Mapping[str, Mode] = {"agg": "monolithic", "disagg": "disaggregated", "cond": "conditional"}
 WORD_OF_MODE: Mapping[Mode, str] = {mode: word for word, mode in MODE_OF_WORD.items()}
-ROLES_OF_LAYOUT: Mapping[Mode, tuple[Role, ...]] = {
-    "monolithic": ("mixed",),
-    "disaggregated": ("prefill", "decode"),
-    "conditional": ("prefill", "decode"),
-}
-"""The pools a mode has, in the order they are written."""
+MIXED_ROLES: tuple[Role, ...] = ("mixed", "mixed", "mixed", "mixed")
+SPLIT_ROLES: tuple[Role, ...] = ("prefill", "decode")
+"""The pools of a split, in the order they are written."""
 
 EXAMPLES = "agg:8xTP4 or disagg:12xTP2@h100-sxm+2xTP4@h200-sxm"
 
@@ -71,8 +69,14 @@ class Layout:
     pools: tuple[PoolLayout, ...]
 
     def __post_init__(self) -> None:
-        if tuple(pool.role for pool in self.pools) != ROLES_OF_LAYOUT[self.mode]:
-            raise ValueError(f"mode {self.mode} has the pools {', '.join(ROLES_OF_LAYOUT[self.mode])}")
+        roles = tuple(pool.role for pool in self.pools)
+        if self.mode == "monolithic":
+            if set(roles) != {"mixed"} or len(roles) > len(MIXED_ROLES):
+                raise ValueError(
+                    f"mode monolithic has 1 to {len(MIXED_ROLES)} mixed pools, got {', '.join(roles) or 'none'}"
+                )
+        elif roles != SPLIT_ROLES:
+            raise ValueError(f"mode {self.mode} has the pools {', '.join(SPLIT_ROLES)}, got {', '.join(roles) or 'none'}")
 
     @property
     def gpus(self) -> int:
@@ -90,13 +94,6 @@ class Layout:
     def text(self) -> str:
         """The layout as `parse_layout` reads it, every kind named."""
         return f"{WORD_OF_MODE[self.mode]}:{'+'.join(pool.text for pool in self.pools)}"
-
-    def pool(self, role: Role) -> PoolLayout:
-        """The pool of a role. Raises KeyError if this layout has none."""
-        for pool in self.pools:
-            if pool.role == role:
-                return pool
-        raise KeyError(role)
 
 
 def monolithic(engines: int, tensor_parallel: int, gpu: str) -> Layout:
@@ -126,17 +123,22 @@ def parse_layout(text: str, default_gpu: str) -> Layout:
     mode = MODE_OF_WORD.get(word.strip().lower())
     if not colon or mode is None:
         raise LayoutRefused(text, 1, f"must start with one of {', '.join(f'{each}:' for each in MODE_OF_WORD)}")
-    pools = []
+    roles = MIXED_ROLES if mode == "monolithic" else SPLIT_ROLES
+    needed = 1 if mode == "monolithic" else len(SPLIT_ROLES)
+    pools: list[PoolLayout] = []
     at = len(word) + 1
-    for index, role in enumerate(ROLES_OF_LAYOUT[mode]):
-        if index:
+    for role in roles:
+        if pools:
+            if at == len(text) and len(pools) >= needed:
+                break
             if text[at : at + 1] != "+":
-                raise LayoutRefused(text, at + 1, f"expected '+' and the {role} pool")
+                wanted = f"'+' and the {role} pool" if len(pools) < needed else "'+' and another pool, or the end"
+                raise LayoutRefused(text, at + 1, f"expected {wanted}")
             at += 1
         pool, at = _pool(text, at, role, default_gpu)
         pools.append(pool)
     if at != len(text):
-        raise LayoutRefused(text, at + 1, f"expected the end after the {' and the '.join(ROLES_OF_LAYOUT[mode])} pool")
+        raise LayoutRefused(text, at + 1, f"expected the end after {len(pools)} pools")
     return Layout(mode, tuple(pools))
 
 

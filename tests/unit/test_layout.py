@@ -21,7 +21,12 @@ def test_a_split_names_prefill_first_and_may_mix_kinds() -> None:
     assert layout == split((12, 2, "h100-sxm"), (2, 4, "h200-sxm"))
     assert layout.gpus == 32
     assert layout.gpus_by_kind == {"h100-sxm": 24, "h200-sxm": 8}
-    assert layout.pool("decode").engines == 2
+    assert [(pool.role, pool.engines) for pool in layout.pools] == [("prefill", 12), ("decode", 2)]
+
+
+def test_whole_requests_may_be_served_by_pools_of_several_kinds() -> None:
+    layout = parse_layout("agg:2xTP4+1xTP4@h200-sxm", "h100-sxm")
+    assert [(pool.role, pool.gpu) for pool in layout.pools] == [("mixed", "h100-sxm"), ("mixed", "h200-sxm")]
 
 
 def test_a_kind_is_the_default_only_where_none_is_written() -> None:
@@ -47,8 +52,9 @@ def test_a_kind_is_the_default_only_where_none_is_written() -> None:
         ("agg:99999999999999999999xTP1", 5, "1 to 4,096"),
         ("agg:8xTP4@h100", 11, "GPU kind 'h100' is not known"),
         ("agg:8xTP4@", 11, "is not known"),
-        ("agg:8xTP4 ", 10, "expected the end"),
-        ("agg:8xTP4+2xTP4", 10, "expected the end"),
+        ("agg:8xTP4 ", 10, "expected '+' and another pool, or the end"),
+        ("agg:8xTP4+", 11, "number of engines of the mixed pool"),
+        ("agg:1xTP1+1xTP1+1xTP1+1xTP1+1xTP1", 28, "expected the end after 4 pools"),
         ("disagg:12xTP2", 14, "expected '+' and the decode pool"),
         ("disagg:12xTP2+", 15, "number of engines of the decode pool"),
         ("disagg:12xTP2+2xTP4+1xTP1", 20, "expected the end"),
@@ -66,8 +72,10 @@ def test_a_slip_is_named_with_its_position(text: str, position: int, problem: st
 
 
 def test_pools_that_a_mode_does_not_have_are_no_layout() -> None:
-    with pytest.raises(ValueError, match="mode disaggregated has the pools prefill, decode"):
+    with pytest.raises(ValueError, match="mode disaggregated has the pools prefill, decode, got mixed"):
         Layout("disaggregated", (PoolLayout("mixed", 1, 1, "l4"),))
+    with pytest.raises(ValueError, match="mode monolithic has 1 to 4 mixed pools, got none"):
+        Layout("monolithic", ())
     with pytest.raises(ValueError, match="at least one engine"):
         PoolLayout("mixed", 0, 1, "l4")
 
