@@ -6,100 +6,29 @@ requests have a new token; `finish` those that end. A request that takes its KV 
 
 Token budget: running requests first, then waiting ones in order of arrival; a prompt longer than what is left of the budget
 is computed in chunks, so a prefill lengthens the steps that decodes share. When blocks run out, the youngest running request
-is preempted: it loses its KV and computes prompt and answer so far again.
+is preempted: it loses its KV and computes prompt and answer so far again. Full blocks can be hit as soon as the step that
+fills them is scheduled, by requests of the same step too. At least one token is always computed, and hits are whole blocks:
+a prompt that is known whole computes its last block again. (vLLM 0.32: v1/core/sched/scheduler.py, kv_cache_manager.py.)
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
+from controlplane.core.batch import Change, Cleared, Limits, Removed, Request, Step, Stored, Work
 from controlplane.core.blocks import BlockPool
 
-State = Literal["waiting", "loading", "running", "held", "finished"]
-
-
-@dataclass(frozen=True)
-class Limits:
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    block_size: int
-    num_blocks: int
-    prefix_caching: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-
-@dataclass(eq=False, slots=True)
-class Request:
-    """One sequence. `keys`: chained hashes of its full blocks; the owner appends one whenever generated tokens fill a block
-    (missing ones only cost hits). `remote`: the prompt's KV comes from a peer. `computed`: tokens whose KV is here."""
-
-    id: int
-    prompt_tokens: int
-    keys: list[int] = field(default_factory=list)
-    remote: bool = False
-    state: State = "waiting"
-    generated: int = 0
-    computed: int = 0
-    blocks: list[int] = field(default_factory=list)
-    local_hit_tokens: int = 0
-    """Prompt tokens found in the prefix cache at the first admission."""
-    external_tokens: int = 0
-    """Prompt tokens that the peer sends."""
-    remembered: int = 0
-    """Leading blocks that the prefix cache knows."""
-    preemptions: int = 0
-    admitted: bool = False
-    lease_until: float = 0.0
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt_tokens + self.generated
-
-
-class Work(NamedTuple):
-    """`tokens` new tokens of a request in one step, after `past` that are there already."""
-
-    request: Request
-    tokens: int
-    past: int
-
-
-class Step(NamedTuple):
-    """What to run next, and what changed to make room for it. `work` may be empty when only loads start."""
-
-    work: tuple[Work, ...]
-    admitted: tuple[Request, ...] = ()
-    """Waiting requests that start now, for the first time or after a preemption."""
-    loads: tuple[Request, ...] = ()
-    """Requests whose blocks wait for `external_tokens` from the peer: answer with `loaded` or `abort`."""
-    preempted: tuple[Request, ...] = ()
-
-    @property
-    def new_tokens(self) -> int:
-        return sum(work.tokens for work in self.work)
-
-    def prefills(self) -> list[tuple[int, int]]:
-        """(new tokens, tokens before them) of each prompt chunk, as core.perf takes them."""
-        return [(work.tokens, work.past) for work in self.work if work.tokens > 1]
-
-    def decodes(self) -> tuple[int, int]:
-        """Number of sequences that compute a single token, and the sum of their contexts."""
-        contexts = [work.past + 1 for work in self.work if work.tokens == 1]
-        return len(contexts), sum(contexts)
+__all__ = ["Change", "Cleared", "Limits", "Removed", "Request", "Scheduler", "Step", "Stored", "Work"]
 
 
 class Scheduler:
-    """The queue, the batch and the blocks of one engine."""
+    """The queue, the batch and the blocks of one engine. `changes`, if not None, collects what happens to the prefix cache;
+    whoever set it takes them out."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.pool = BlockPool(limits.num_blocks, limits.prefix_caching)
+        self.changes: list[Change] | None = None
+        self.pool = BlockPool(limits.num_blocks, limits.prefix_caching, lambda key: self._note(Removed(key)))
         self.waiting: deque[Request] = deque()
         self.arrived: deque[Request] = deque()
         """Loaded from a peer, not in the batch yet; before all waiting ones."""
@@ -173,6 +102,25 @@ class Scheduler:
             self.release(request.id)
         return gone
 
+    def reset_prefix_cache(self, preempt: bool = False) -> bool:
+        """Forget all prefixes, as vLLM does: only while no request has blocks, else nothing happens and the answer is False.
+        `preempt` first sends running requests back to the queue; loads and held blocks still forbid it."""
+        while preempt and self.running:
+            self._preempt(self.running.pop())
+        if self.pool.used:
+            return False
+        self.forget_prefixes()
+        return True
+
+    def forget_prefixes(self) -> None:
+        """The prefix cache is lost, whoever uses its blocks."""
+        self.pool.forget()
+        self._note(Cleared())
+
+    def _note(self, change: Change) -> None:
+        if self.changes is not None:
+            self.changes.append(change)
+
     def _leave(self, request: Request) -> None:
         """Out of whatever queue the request's state puts it in."""
         if request.state == "running":
@@ -195,12 +143,13 @@ class Scheduler:
     def schedule(self) -> Step | None:
         """The next step, or None when nothing can run or load now. Blocks are reserved; KV is there after `complete`."""
         budget = self.limits.max_num_batched_tokens
+        longest = self._longest_chunk()
         work: list[Work] = []
         preempted: list[Request] = []
         index = 0
         while index < len(self.running) and budget:
             request = self.running[index]
-            tokens = min(request.tokens - request.computed, budget)
+            tokens = min(request.tokens - request.computed, longest, budget)
             if not self._make_room(request, tokens, preempted):
                 break  # it was the youngest, and made room by going itself
             work.append(Work(request, tokens, request.computed))
@@ -210,7 +159,7 @@ class Scheduler:
         loads: list[Request] = []
         if not preempted:
             budget = self._admit_arrived(budget, work, admitted)
-            self._admit_waiting(budget, work, admitted, loads)
+            self._admit_waiting(budget, longest, work, admitted, loads)
         if not (work or loads or preempted):
             return None
         return Step(tuple(work), tuple(admitted), tuple(loads), tuple(preempted))
@@ -224,12 +173,16 @@ class Scheduler:
             if request.state != "running":
                 continue
             request.computed = work.past + work.tokens
-            if request.computed // self.limits.block_size > request.remembered:
-                self._remember(request)
             if request.computed == request.tokens:
                 request.generated += 1
                 sampled.append(request)
         return sampled
+
+    def _longest_chunk(self) -> int:
+        """Tokens that one request may compute in the next step."""
+        threshold = self.limits.long_prefill_token_threshold
+        alone = len(self.running) + self.num_waiting <= 1
+        return self.limits.max_num_batched_tokens if alone or not threshold else threshold
 
     def _make_room(self, request: Request, tokens: int, preempted: list[Request]) -> bool:
         """Blocks for `tokens` more tokens of a running request, preempting from the youngest; False if that is itself."""
@@ -239,6 +192,7 @@ class Scheduler:
             preempted.append(victim)
             if victim is request:
                 return False
+        self._remember(request, request.computed + tokens)
         return True
 
     def _grow(self, request: Request, tokens: int) -> bool:
@@ -262,17 +216,25 @@ class Scheduler:
         """Requests whose KV came from a peer join the batch with one token left to compute. Returns the budget left."""
         while self.arrived and budget and len(self.running) < self.limits.max_num_seqs:
             request = self.arrived.popleft()
+            self._remember(request, request.tokens)
             self._start(request, 1, work, admitted)
             budget -= 1
         return budget
 
-    def _admit_waiting(self, budget: int, work: list[Work], admitted: list[Request], loads: list[Request]) -> None:
+    def _admit_waiting(
+        self, budget: int, longest: int, work: list[Work], admitted: list[Request], loads: list[Request]
+    ) -> None:
         while self.waiting and budget and len(self.running) < self.limits.max_num_seqs:
             request = self.waiting[0]
             hit = self.pool.hit(request.keys, (request.tokens - 1) // self.limits.block_size)
             known = len(hit) * self.limits.block_size
-            tokens = request.tokens - known if request.remote else min(request.tokens - known, budget)
-            if self._blocks_for(request.tokens) - len(hit) + self.pool.idle_among(hit) > self.pool.free:
+            tokens = request.tokens - known
+            if not request.remote:
+                tokens = min(tokens, longest)
+                if tokens > budget and not self.limits.chunked_prefill:
+                    return
+                tokens = min(tokens, budget)
+            if self._blocks_for(request.tokens) - len(hit) + self.pool.idle_among(hit) > self._free_for(request):
                 return  # the whole prompt must fit, or chunks of it would preempt each other
             self.pool.share(hit)
             request.blocks = list(hit)
@@ -286,8 +248,17 @@ class Scheduler:
             if request.remote:
                 self._load(request, tokens, loads)
             else:
+                self._remember(request, known + tokens)
                 self._start(request, tokens, work, admitted)
                 budget -= tokens
+
+    def _free_for(self, request: Request) -> int:
+        """Blocks that a waiting request may count on. One that loads keeps its blocks idle for the whole transfer and cannot
+        be preempted, so it leaves what begun prompts still need."""
+        if not request.remote:
+            return self.pool.free
+        begun = (max(0, self._blocks_for(each.tokens) - len(each.blocks)) for each in self.running)
+        return self.pool.free - sum(begun)
 
     def _load(self, request: Request, tokens: int, loads: list[Request]) -> None:
         request.state = "loading"
@@ -301,11 +272,15 @@ class Scheduler:
         admitted.append(request)
         work.append(Work(request, tokens, request.computed))
 
-    def _remember(self, request: Request) -> None:
-        full = min(request.computed // self.limits.block_size, len(request.keys))
-        for index in range(request.remembered, full):
+    def _remember(self, request: Request, tokens: int) -> None:
+        """The full blocks among the first `tokens` of a request are known, or will be by the end of the step."""
+        first, full = request.remembered, min(tokens // self.limits.block_size, len(request.keys))
+        if full <= first or not self.limits.prefix_caching:
+            return
+        for index in range(first, full):
             self.pool.remember(request.blocks[index], request.keys[index])
-        request.remembered = max(request.remembered, full)
+        request.remembered = full
+        self._note(Stored(request, first, full))
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.limits.block_size)

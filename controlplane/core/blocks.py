@@ -1,20 +1,22 @@
 """Paged KV blocks of one engine: reference counts, and a prefix cache over full blocks with least-recently-used eviction.
 
 Blocks are integers 0..num_blocks-1. A key is the integer hash of a full block's tokens chained to its predecessor's key, so
-that equal keys mean equal prefixes; hashing happens outside. Pure.
+that equal keys mean equal prefixes; hashing happens outside. Two blocks may hold the same: as in vLLM both are known under
+their key and the older one is hit. Pure.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 class BlockPool:
     """A block is free, cached (free, but its content may be hit until it is evicted) or held by one or more owners."""
 
-    def __init__(self, num_blocks: int, prefix_caching: bool = True) -> None:
+    def __init__(self, num_blocks: int, prefix_caching: bool = True, evicted: Callable[[int], None] | None = None) -> None:
+        """`evicted` is called with the key of each block that is forgotten because it is given out again."""
         if num_blocks < 1:
             raise ValueError(f"an engine needs at least one KV block, got {num_blocks}")
         self.num_blocks = num_blocks
@@ -23,6 +25,8 @@ class BlockPool:
         self._free: list[int] = []
         self._idle: OrderedDict[int, None] = OrderedDict()  # cached and unowned, oldest first
         self._block_of: dict[int, int] = {}
+        self._twins: dict[int, list[int]] = {}  # further blocks under a key of _block_of, oldest first
+        self._evicted = evicted
         self._key_of: dict[int, int] = {}
         self._owners = array("i", bytes(4 * num_blocks))
 
@@ -49,9 +53,24 @@ class BlockPool:
             self._untouched += 1
         else:
             block, _ = self._idle.popitem(last=False)
-            del self._block_of[self._key_of.pop(block)]
+            self._evict(block)
         self._owners[block] = 1
         return block
+
+    def _evict(self, block: int) -> None:
+        key = self._key_of.pop(block)
+        twins = self._twins.get(key)
+        if twins is None:
+            del self._block_of[key]
+        else:
+            if self._block_of[key] == block:
+                self._block_of[key] = twins.pop(0)
+            else:
+                twins.remove(block)
+            if not twins:
+                del self._twins[key]
+        if self._evicted:
+            self._evicted(key)
 
     def hit(self, keys: Sequence[int], limit: int) -> list[int]:
         """The cached blocks of the longest known prefix of `keys`, at most `limit`; they are not owned yet (see `share`)."""
@@ -76,10 +95,19 @@ class BlockPool:
             self._owners[block] += 1
 
     def remember(self, block: int, key: int) -> None:
-        """The full block `block` (owned) can be hit under `key` from now on. A known key stays where it is."""
-        if self.prefix_caching and key not in self._block_of and block not in self._key_of:
-            self._block_of[key] = block
+        """The full block `block` (owned) can be hit under `key` from now on."""
+        if self.prefix_caching and block not in self._key_of:
             self._key_of[block] = key
+            if self._block_of.setdefault(key, block) != block:
+                self._twins.setdefault(key, []).append(block)
+
+    def forget(self) -> None:
+        """Nothing can be hit any more; blocks stay with their owners."""
+        self._free[:0] = reversed(self._idle)
+        self._idle.clear()
+        self._block_of.clear()
+        self._twins.clear()
+        self._key_of.clear()
 
     def give_back(self, blocks: Sequence[int]) -> None:
         """One owner less for each block. The end of a prefix is evicted before its start."""

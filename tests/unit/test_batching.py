@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.core.batching import Limits, Request, Scheduler, Step
+from controlplane.core.batching import Change, Cleared, Limits, Removed, Request, Scheduler, Step, Stored
 
 
 def scheduler(**limits: int | bool) -> Scheduler:
@@ -256,3 +256,106 @@ def test_a_prompt_that_can_never_fit_is_refused() -> None:
         scheduler().submit(Request(1, 0))
     with pytest.raises(ValueError, match="max_num_seqs"):
         scheduler(max_num_seqs=0)
+    with pytest.raises(ValueError, match="long_prefill_token_threshold"):
+        scheduler(long_prefill_token_threshold=-1)
+
+
+def test_a_prefix_is_hit_in_the_very_step_that_computes_it() -> None:
+    engine = scheduler()
+    engine.submit(Request(1, 10, keys=[11, 12]))
+    engine.submit(Request(2, 10, keys=[11, 12]))
+    step, _ = run(engine)
+    assert tokens_by_id(step) == {1: 10, 2: 2}
+
+
+def test_a_long_prompt_takes_no_more_than_the_threshold_while_others_are_there() -> None:
+    engine = scheduler(long_prefill_token_threshold=30)
+    engine.submit(Request(1, 150))
+    assert tokens_by_id(run(engine)[0]) == {1: 100}
+    engine.submit(Request(2, 40))
+    assert tokens_by_id(run(engine)[0]) == {1: 30, 2: 30}
+    assert tokens_by_id(run(engine)[0]) == {1: 20, 2: 10}
+
+
+def test_without_chunks_a_prompt_waits_for_a_step_that_holds_it_whole() -> None:
+    engine = scheduler(chunked_prefill=False)
+    engine.submit(Request(1, 60))
+    engine.submit(Request(2, 60))
+    assert tokens_by_id(run(engine)[0]) == {1: 60}
+    assert tokens_by_id(run(engine)[0]) == {1: 1, 2: 60}
+
+
+def test_a_load_leaves_the_blocks_that_a_begun_prompt_needs() -> None:
+    engine = scheduler(num_blocks=30, max_num_batched_tokens=40)
+    engine.submit(Request(1, 80))
+    engine.submit(Request(2, 60, remote=True))
+    step, _ = run(engine)
+    assert (tokens_by_id(step), step.loads) == ({1: 40}, ())
+    run(engine)
+    engine.finish(engine.running[0])
+    step, _ = run(engine)
+    assert [request.id for request in step.loads] == [2]
+
+
+def changes(engine: Scheduler) -> list[Change]:
+    taken, engine.changes = engine.changes or [], []
+    return taken
+
+
+def test_what_happens_to_the_prefix_cache_is_told() -> None:
+    engine = scheduler(num_blocks=4)
+    engine.changes = []
+    first = Request(1, 10, keys=[11, 12])
+    engine.submit(first)
+    run(engine)
+    assert changes(engine) == [Stored(first, 0, 2)]
+    engine.finish(first)
+    second = Request(2, 13, keys=[11, 22, 23])
+    engine.submit(second)
+    run(engine)
+    assert changes(engine) == [Removed(12), Stored(second, 1, 3)]
+    engine.finish(second)
+    assert engine.reset_prefix_cache()
+    assert changes(engine) == [Cleared()]
+
+
+def test_equal_blocks_are_both_known_until_both_are_evicted() -> None:
+    engine = scheduler(num_blocks=5)
+    for number in (1, 2):  # the second computes its last block again
+        engine.submit(Request(number, 8, keys=[11, 12]))
+        _, (done,) = run(engine)
+        engine.finish(done)
+    engine.changes = []
+    assert engine.pool.take(3) is not None
+    assert changes(engine) == [Removed(12)]
+    assert len(engine.pool.hit([11, 12], 2)) == 2
+    assert engine.pool.take(1) is not None
+    assert changes(engine) == [Removed(12)]
+    assert len(engine.pool.hit([11, 12], 2)) == 1
+
+
+def test_the_prefix_cache_is_reset_only_while_no_request_has_blocks() -> None:
+    engine = scheduler()
+    running, held = Request(1, 10, keys=[11, 12]), Request(2, 10, keys=[21, 22])
+    engine.submit(running)
+    engine.submit(held)
+    run(engine)
+    engine.finish(held, lease_until=30.0)
+    assert not engine.reset_prefix_cache()
+    assert not engine.reset_prefix_cache(preempt=True)
+    assert (running.state, running.preemptions) == ("waiting", 1)
+    engine.release(2)
+    assert engine.reset_prefix_cache()
+    assert tokens_by_id(run(engine)[0]) == {1: 11}
+
+
+def test_a_lost_cache_hits_nothing_and_takes_nobodys_blocks() -> None:
+    engine = scheduler()
+    first = Request(1, 10, keys=[11, 12])
+    engine.submit(first)
+    run(engine)
+    engine.forget_prefixes()
+    engine.submit(Request(2, 10, keys=[11, 12]))
+    step, _ = run(engine)
+    assert tokens_by_id(step) == {1: 1, 2: 10}
+    assert len(first.blocks) == 3

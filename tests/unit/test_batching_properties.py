@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controlplane.core.batching import Limits, Request, Scheduler, Step
+from controlplane.core.batching import Cleared, Limits, Removed, Request, Scheduler, Step, Stored
 
 
 class AnyLife(RuleBasedStateMachine):
@@ -18,9 +20,12 @@ class AnyLife(RuleBasedStateMachine):
         block=st.integers(1, 6),
         blocks=st.integers(12, 40),
         cache=st.booleans(),
+        threshold=st.integers(0, 20),
     )
-    def start(self, seqs: int, budget: int, block: int, blocks: int, cache: bool) -> None:
-        self.engine = Scheduler(Limits(seqs, budget, block, blocks, cache))
+    def start(self, seqs: int, budget: int, block: int, blocks: int, cache: bool, threshold: int) -> None:
+        self.engine = Scheduler(Limits(seqs, budget, block, blocks, cache, threshold))
+        self.engine.changes = []
+        self.cached: Counter[int] = Counter()
         self.known: list[Request] = []
         self.limits: dict[int, int] = {}
         self.held_for: dict[int, bool] = {}
@@ -80,6 +85,30 @@ class AnyLife(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.engine.expire(self.now)
+
+    @rule(preempt=st.booleans())
+    def the_cache_is_reset(self, preempt: bool) -> None:
+        if self.step is None:
+            self.engine.reset_prefix_cache(preempt)
+
+    @rule()
+    def the_cache_is_lost(self) -> None:
+        self.engine.forget_prefixes()
+
+    @invariant()
+    def who_follows_the_changes_knows_the_cache(self) -> None:
+        changes, self.engine.changes = self.engine.changes or [], []
+        for change in changes:
+            match change:
+                case Stored(request, first, last):
+                    self.cached.update(request.keys[first:last])
+                case Removed(key):
+                    self.cached[key] -= 1
+                case Cleared():
+                    self.cached.clear()
+        assert all(count >= 0 for count in self.cached.values())
+        known = {key for root in range(3) for key in range(root * 1000, root * 1000 + 60)}
+        assert {key for key in known if self.engine.pool.hit([key], 1)} == set(+self.cached)
 
     @invariant()
     def every_request_is_in_exactly_one_place(self) -> None:
