@@ -1,8 +1,8 @@
 """How long one engine step takes, how busy it keeps the GPUs, and how much KV fits beside the weights. Pure.
 
-One step runs any mix of prefill chunks and decode sequences. Formulas and their accuracy: the project's physics notes; a
-dense model on a calibrated GPU is within a few percent, a mixture of experts up to a quarter too fast, other GPUs a guess
-(`PhaseModel.basis`). Times in seconds, sizes in bytes, shares 0..1.
+One step runs any mix of prefill chunks and decode sequences. Formulas: the project's physics notes; what they reach against
+measurements: docs/model-accuracy.md. Figures that rest on anything not measured say so (`PhaseModel.guesses`). Times in
+seconds, sizes in bytes, shares 0..1.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from controlplane.core import kvsize
-from controlplane.core.gpus import Basis, Gpu
-from controlplane.core.modelconfig import Shape
+from controlplane.core.gpus import CURRENT, EXPERT_COSTS, LONG_MESSAGE_TOKENS, Basis, ExpertCosts, Gpu, Stack
+from controlplane.core.perfterms import Terms, terms
+from controlplane.core.shapes import Shape
 
 TILE_ROWS = 128
 """Tensor cores multiply whole tiles: the pipe is as busy with 1 row as with 128."""
@@ -25,6 +26,8 @@ RUNTIME_BYTES = 1.5e9
 """GPU memory of the CUDA context, graphs and communication buffers. A guess."""
 IDLE_POWER = 0.12
 """Share of the board limit that an idle GPU draws. A guess."""
+SERVER_GPUS = 8
+"""More GPUs than this do not share one server's links."""
 
 
 class DoesNotFit(ValueError):
@@ -33,8 +36,8 @@ class DoesNotFit(ValueError):
 
 class StepCost(NamedTuple):
     """One step. tensor: tensor-pipe activity (FLOPs with rows rounded up to whole tiles ÷ peak at the phase's clock),
-    averaged over the step; tensor_peak: the same inside the linear kernels only; dram: bytes moved ÷ peak bandwidth;
-    mfu: useful FLOPs ÷ nominal peak. All per GPU, averages over the step unless said otherwise."""
+    averaged over the step; tensor_peak: the same inside the linear and attention kernels only; dram: bytes moved ÷ peak
+    bandwidth; mfu: useful FLOPs ÷ nominal peak. All per GPU, averages over the step unless said otherwise."""
 
     seconds: float
     tensor: float
@@ -56,10 +59,6 @@ class DecodeLine(NamedTuple):
     dram_per_token_s: float
 
 
-Stack = Literal["current", "2023"]
-CURRENT: Stack = "current"
-
-
 @dataclass(frozen=True)
 class PhaseModel:
     """A model on `tensor_parallel` GPUs of one kind. Raises DoesNotFit for an impossible tensor-parallel degree."""
@@ -69,13 +68,15 @@ class PhaseModel:
     tensor_parallel: int
     kv_dtype: str | None = None
     stack: Stack = CURRENT
-    _constants: _Constants = field(init=False, repr=False)
+    experts: ExpertCosts = EXPERT_COSTS
+    _terms: Terms = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         tp = self.tensor_parallel
-        if tp < 1 or self.shape.heads % tp:
+        if tp < 1 or any(group.heads % tp for group in self.shape.attention):
             raise DoesNotFit(f"{self.shape.heads} attention heads cannot be split over {tp} GPUs")
-        object.__setattr__(self, "_constants", _Constants.of(self))
+        constants = terms(self.shape, self.gpu, tp, self.kv_dtype, self.stack, self.experts)
+        object.__setattr__(self, "_terms", constants)
 
     @property
     def basis(self) -> Basis:
@@ -85,12 +86,21 @@ class PhaseModel:
     @property
     def guesses(self) -> tuple[str, ...]:
         """Why the figures are a guess, one sentence each; empty: calibrated."""
-        reasons = []
-        if self.gpu.basis == "guess":
-            reasons.append(f"the efficiencies of {self.gpu.name} are borrowed from h100-sxm, not measured")
-        if self.shape.experts:
-            reasons.append("expert layers are computed without measurements of their imbalance and token exchange")
-        return tuple(reasons)
+        shape, gpu, stack = self.shape, self.gpu, self.stack
+        model_types = {model_type for model_type, _ in stack.host_layer_s or ()}
+        found = {
+            f"the efficiencies of {gpu.name} are borrowed from h100-sxm, not measured": gpu.basis == "guess",
+            "expert imbalance and token exchange are assumed, not measured": bool(shape.experts),
+            "attention other than full causal was not measured": any(g.kind != "full" for g in shape.attention),
+            "FP8 products are taken to be as efficient as bf16 ones": shape.weight_bytes == 1,
+            f"more than {SERVER_GPUS} GPUs need links between servers, which were not measured": (
+                self.tensor_parallel > SERVER_GPUS
+            ),
+            f"the host's share in the {stack.name} stack was not measured for {shape.model_type} models": (
+                bool(model_types) and shape.model_type not in model_types
+            ),
+        }
+        return tuple(reason for reason, holds in found.items() if holds)
 
     @property
     def kv_token_bytes(self) -> int:
@@ -102,45 +112,6 @@ class PhaseModel:
         """KV bytes of one token on each GPU."""
         return kvsize.kv_bytes_per_token_per_gpu(self.shape, self.tensor_parallel, self.kv_dtype)
 
-    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: float) -> StepCost:
-        """One step of `prefills`, each (new tokens, tokens before them), and `decodes` sequences whose contexts sum to
-        `context` tokens. Counts must not be negative; an empty step costs its launch."""
-        c, tp, eff = self._constants, self.tensor_parallel, self.gpu.efficiency
-        new = decodes + sum(tokens for tokens, _ in prefills)
-        prefilling = new > decodes
-        weight_bytes = c.dense_bytes + c.expert_bytes * c.touched(new)
-        row_flops = c.linear_flops * new
-        linear_s = max(
-            row_flops * (1 + eff.rows_half / new) / c.linear_rate if new else 0.0,
-            weight_bytes / c.weight_rate,
-        )
-        head_s = max(c.head_bytes / c.weight_rate, c.head_flops * (decodes + len(prefills)) / c.bf16_rate)
-        pairs = sum(tokens * (past + tokens / 2) for tokens, past in prefills)
-        attention_flops = c.attention_flops * pairs
-        attention_s = attention_flops / c.attention_rate
-        kv_bytes = c.kv_token_bytes * context
-        move_bytes = c.elementwise_bytes * new
-        seconds = (
-            linear_s
-            + head_s
-            + attention_s
-            + kv_bytes / c.kv_rate
-            + move_bytes / c.elementwise_rate
-            + self._collectives(new, prefilling)
-            + c.launch_s
-            + eff.sequence_s * (decodes + len(prefills))
-        )
-        peak = c.linear_peak * (PREFILL_CLOCK if prefilling else DECODE_CLOCK)
-        tile_flops = c.linear_flops * (-(-new // TILE_ROWS) * TILE_ROWS)
-        dram_bytes = (weight_bytes + c.head_bytes) / tp + kv_bytes + move_bytes
-        return StepCost(
-            seconds=seconds,
-            tensor=min(1.0, (tile_flops + attention_flops) / (peak * tp * seconds)),
-            tensor_peak=min(1.0, (tile_flops + attention_flops) / (peak * tp * (linear_s + attention_s))),
-            dram=min(1.0, dram_bytes / (self.gpu.dram_bytes * seconds)),
-            mfu=(row_flops + attention_flops) / (c.linear_peak * tp * seconds),
-        )
-
     def prefill(self, tokens: int, past: int = 0, batch: int = 1) -> StepCost:
         """One step that computes `tokens` new prompt tokens of each of `batch` sequences, after `past` cached ones."""
         return self.step([(tokens, past)] * batch, 0, 0)
@@ -149,34 +120,94 @@ class PhaseModel:
         """One step that gives `batch` sequences a token each; their contexts are `context` tokens on average."""
         return self.step((), batch, batch * context)
 
-    def decode_line(self, sequences: int, context_sum: float = 0.0) -> DecodeLine:
-        """`step` of `sequences` decodes as a line in the sum of their contexts, around `context_sum`."""
-        c = self._constants
-        cost = self.step((), sequences, 0)
-        return DecodeLine(
-            base_s=cost.seconds,
-            per_token_s=c.kv_token_bytes / c.kv_rate,
-            until_context=math.inf,
-            tensor_s=cost.tensor * cost.seconds,
-            dram_base_s=cost.dram * cost.seconds,
-            dram_per_token_s=c.kv_token_bytes / self.gpu.dram_bytes,
+    def step(self, prefills: Sequence[tuple[int, int]], decodes: int, context: float) -> StepCost:
+        """One step of `prefills`, each (new tokens, tokens before them), and `decodes` sequences whose contexts sum to
+        `context` tokens. Counts must not be negative; an empty step reads the weights and costs its launch."""
+        t, stack = self._terms, self.stack
+        new, attention_flops = decodes, 0.0
+        for tokens, past in prefills:
+            new += tokens
+            attention_flops += t.prefill_attention_flops(tokens, past)
+        work = self._work(new, decodes + len(prefills))
+        kv_s = kv_bytes = kv_flops = 0.0
+        if decodes:
+            segment = t.segment(context / decodes)
+            kv_s = segment.base_s * decodes + segment.slope_s * context
+            kv_bytes = segment.base_bytes * decodes + segment.slope_bytes * context
+            kv_flops = segment.base_flops * decodes + segment.slope_flops * context
+        attention_s = attention_flops / t.bf16_rate
+        kernels_s, host_s, inside_s, clock = (
+            work.kernels_s + attention_s + kv_s,
+            t.host_s,
+            work.linear_s + attention_s,
+            DECODE_CLOCK,
+        )
+        other_s = work.other_s
+        if new > decodes:
+            kernels_s, inside_s = kernels_s * stack.prefill, inside_s * stack.prefill
+            host_s, clock = t.host_prefill_s, PREFILL_CLOCK
+            other_s += t.collective_prefill_s
+        gpu_s = kernels_s + other_s
+        seconds = max(gpu_s, host_s, stack.overlap * (gpu_s + host_s)) + stack.sequence_s * decodes
+        busy_s = (work.tile_flops + attention_flops) / (t.engine_peak * clock)
+        return StepCost(
+            seconds,
+            min(1.0, busy_s / seconds),
+            min(1.0, busy_s / inside_s),
+            min(1.0, (work.dram_bytes + kv_bytes) / (self.gpu.dram_bytes * seconds)),
+            (work.row_flops + attention_flops + kv_flops) / (t.engine_peak * seconds),
         )
 
-    def _collectives(self, new: int, prefilling: bool) -> float:
-        """The two all-reduces of every layer."""
-        tp, eff = self.tensor_parallel, self.gpu.efficiency
-        if tp == 1:
-            return 0.0
-        ring = 2 * (tp - 1) / tp
-        message_s = ring * new * self.shape.hidden * 2 / (self.gpu.link_bytes * eff.link)
-        extra_s = ring * eff.collective_prefill_s if prefilling else 0.0
-        return 2 * self.shape.layers * (eff.collective_s + eff.collective_per_peer_s * (tp - 1) + message_s + extra_s)
+    def decode_line(self, sequences: int, context_sum: float = 0.0) -> DecodeLine:
+        """`step` of `sequences` decodes (at least one) as the line that it is around `context_sum`."""
+        t, stack, dram = self._terms, self.stack, self.gpu.dram_bytes
+        segment = t.segment(context_sum / sequences)
+        work = self._work(sequences, sequences)
+        gpu_s = work.kernels_s + work.other_s + segment.base_s * sequences
+        share, constant_s, bend_s = stack.line(gpu_s + segment.slope_s * context_sum, t.host_s)
+        bend = (bend_s - gpu_s) / segment.slope_s if segment.slope_s and bend_s < math.inf else math.inf
+        return DecodeLine(
+            base_s=share * gpu_s + constant_s + stack.sequence_s * sequences,
+            per_token_s=share * segment.slope_s,
+            until_context=min(segment.until * sequences, bend),
+            tensor_s=work.tile_flops / (t.engine_peak * DECODE_CLOCK),
+            dram_base_s=(work.dram_bytes + segment.base_bytes * sequences) / dram,
+            dram_per_token_s=segment.slope_bytes / dram,
+        )
+
+    def _work(self, new: int, sampled: int) -> _Work:
+        """What a step does for `new` tokens of any kind, of which `sampled` pass the output head, besides attention."""
+        t = self._terms
+        rows = new + self.gpu.efficiency.rows_half if new else 0
+        weight_bytes, row_flops = t.dense_bytes, t.dense_flops * new
+        tile_flops = t.dense_flops * TILE_ROWS * -(-new // TILE_ROWS)
+        linear_s = max(t.dense_flops * rows / t.linear_rate, t.dense_bytes / t.weight_rate)
+        if t.experts:
+            touched = t.touched(new)
+            expert_rows = new * t.expert_rows
+            expert_bytes = t.expert_bytes * touched / t.experts
+            padded = expert_rows * t.imbalance + self.gpu.efficiency.rows_half * touched
+            linear_s += max(t.expert_flops * padded / t.linear_rate, expert_bytes / t.weight_rate)
+            weight_bytes += expert_bytes
+            row_flops += t.expert_flops * expert_rows
+            tile_flops += t.expert_flops * TILE_ROWS * max(touched, expert_rows / TILE_ROWS)
+        head_s = max(t.head_bytes / t.weight_rate, t.head_flops * sampled / t.bf16_rate)
+        moved = t.elementwise_bytes * new
+        message_s = t.message_s * new * (t.long_message if new > LONG_MESSAGE_TOKENS else 1.0)
+        return _Work(
+            linear_s,
+            linear_s + head_s + moved / t.elementwise_rate,
+            t.collective_s + message_s + t.launch_s,
+            row_flops + t.state_flops * new,
+            tile_flops,
+            (weight_bytes + t.head_bytes) / self.tensor_parallel + moved,
+        )
 
     def kv_capacity_tokens(self, memory_utilization: float, batched_tokens: int) -> int:
         """Tokens of KV cache that fit beside the weights, what the runtime needs and the activations of a step of
         `batched_tokens`. Raises DoesNotFit, which says by how many GB."""
         shape, tp = self.shape, self.tensor_parallel
-        activations = batched_tokens * self._constants.activation_bytes
+        activations = batched_tokens * self._terms.activation_bytes
         usable = self.gpu.memory_bytes * memory_utilization
         needed = kvsize.weights_bytes(shape) / tp + RUNTIME_BYTES + activations
         token = self.kv_token_bytes_per_gpu
@@ -192,68 +223,13 @@ class PhaseModel:
         return self.gpu.power_w * (IDLE_POWER + (1 - IDLE_POWER) * min(1.0, max(tensor, dram)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Constants:
-    """What `step` would compute anew each time. FLOPs and bytes are whole-engine, `*_rate` are engine-wide and effective,
-    except those marked per GPU."""
+class _Work(NamedTuple):
+    """The part of a step that only depends on its number of tokens. FLOPs of the whole engine, bytes per GPU."""
 
-    linear_flops: float
-    attention_flops: float
-    head_flops: float
-    dense_bytes: float
-    expert_bytes: float
-    experts: int
-    missed_by_token: float
-    """Chance that one token does not choose a given expert."""
-    head_bytes: float
-    kv_token_bytes: float
-    """Per GPU."""
-    elementwise_bytes: float
-    """Per GPU and new token."""
-    activation_bytes: float
-    """Per GPU and new token, resident at once."""
-    linear_peak: float
-    """Nominal FLOP/s of one GPU for the weights' type."""
-    linear_rate: float
-    bf16_rate: float
-    attention_rate: float
-    weight_rate: float
-    kv_rate: float
-    """Per GPU."""
-    elementwise_rate: float
-    """Per GPU."""
-    launch_s: float
-
-    @classmethod
-    def of(cls, model: PhaseModel) -> _Constants:
-        shape, gpu, tp, eff = model.shape, model.gpu, model.tensor_parallel, model.gpu.efficiency
-        counts = kvsize.parameters(shape)
-        width = max(shape.intermediate, shape.experts_per_token * shape.expert_intermediate + shape.shared_intermediate)
-        split = (2 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim + 3 * width) / tp
-        head = shape.vocab * shape.hidden
-        peak = gpu.fp8_flops if shape.weight_bytes == 1 and gpu.fp8_flops else gpu.bf16_flops
-        return cls(
-            linear_flops=2 * counts.linear_active,
-            attention_flops=4 * shape.heads * shape.head_dim * shape.layers,
-            head_flops=2 * head,
-            dense_bytes=(counts.linear - counts.expert_linear) * shape.weight_bytes,
-            expert_bytes=counts.expert_linear * shape.weight_bytes,
-            experts=shape.experts,
-            missed_by_token=1 - shape.experts_per_token / shape.experts if shape.experts else 0.0,
-            head_bytes=head * 2,
-            kv_token_bytes=kvsize.kv_bytes_per_token_per_gpu(shape, tp, model.kv_dtype),
-            elementwise_bytes=shape.layers * 2 * (8 * shape.hidden + split),
-            activation_bytes=2 * (4 * shape.hidden + split),
-            linear_peak=peak,
-            linear_rate=tp * peak * eff.linear,
-            bf16_rate=tp * gpu.bf16_flops * eff.linear,
-            attention_rate=tp * gpu.bf16_flops * (eff.linear if eff.attention is None else eff.attention),
-            weight_rate=tp * gpu.dram_bytes * eff.weights,
-            kv_rate=gpu.dram_bytes * eff.kv,
-            elementwise_rate=gpu.dram_bytes * eff.elementwise,
-            launch_s=shape.layers * eff.layer_s + eff.step_s,
-        )
-
-    def touched(self, tokens: int) -> float:
-        """Share of the experts that a step of `tokens` reads, if tokens chose evenly."""
-        return 1 - self.missed_by_token**tokens if self.experts else 0.0
+    linear_s: float
+    kernels_s: float
+    other_s: float
+    """All-reduces and launches."""
+    row_flops: float
+    tile_flops: float
+    dram_bytes: float

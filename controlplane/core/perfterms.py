@@ -1,0 +1,178 @@
+"""The parts of a step's time that do not depend on the step: FLOPs, bytes and rates of a model on its GPUs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from controlplane.core import kvsize
+from controlplane.core.gpus import ExpertCosts, Gpu, Stack
+from controlplane.core.shapes import Attention, Shape
+
+
+class KvSegment(NamedTuple):
+    """What one decode sequence costs in attention while its context is below `until` tokens: base + slope x context."""
+
+    until: float
+    base_bytes: float
+    slope_bytes: float
+    base_s: float
+    slope_s: float
+    base_flops: float
+    slope_flops: float
+    """FLOPs of the whole engine, the rest per GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What `PhaseModel.step` would compute anew each time. FLOPs and bytes are whole-engine, `*_rate` are engine-wide and
+    effective, except those marked per GPU."""
+
+    dense_flops: float
+    """Of one row in matrices that every token passes."""
+    dense_bytes: float
+    expert_flops: float
+    """Of one row in one expert of every layer that has experts."""
+    expert_bytes: float
+    """All experts."""
+    experts: int
+    expert_rows: int
+    """Experts that one token passes."""
+    imbalance: float
+    missed_by_token: float
+    """Chance that one token does not choose a given expert."""
+    windowed: Shape | None
+    """The shape, where some layers see a window only: prefill attention is then no constant times pairs of tokens."""
+    pair_flops: float
+    """Attention of one pair of tokens."""
+    state_flops: float
+    """Recurrences of one token."""
+    head_flops: float
+    head_bytes: float
+    kv_segments: tuple[KvSegment, ...]
+    elementwise_bytes: float
+    """Per GPU and new token."""
+    activation_bytes: float
+    """Per GPU and new token, resident at once."""
+    engine_peak: float
+    """Nominal FLOP/s of all GPUs for the weights' type."""
+    linear_rate: float
+    bf16_rate: float
+    weight_rate: float
+    elementwise_rate: float
+    """Per GPU."""
+    collective_s: float
+    """All all-reduces of a step, without their messages."""
+    collective_prefill_s: float
+    message_s: float
+    """Their messages, per new token."""
+    long_message: float
+    """Factor on message_s beyond LONG_MESSAGE_TOKENS."""
+    launch_s: float
+    host_s: float
+    host_prefill_s: float
+
+    def touched(self, tokens: int) -> float:
+        """Experts per layer that a step of `tokens` reads, if tokens chose evenly."""
+        return self.experts * (1 - self.missed_by_token**tokens)
+
+    def prefill_attention_flops(self, tokens: int, past: int) -> float:
+        """Without the recurrences of state layers."""
+        if self.windowed:
+            return kvsize.attention_flops(self.windowed, tokens, past) - self.state_flops * tokens
+        return self.pair_flops * tokens * (past + tokens / 2)
+
+    def segment(self, context: float) -> KvSegment:
+        """The one in which a decode sequence of `context` tokens lies."""
+        for segment in self.kv_segments:
+            if context < segment.until:
+                return segment
+        return self.kv_segments[-1]
+
+
+def terms(shape: Shape, gpu: Gpu, tensor_parallel: int, kv_dtype: str | None, stack: Stack, experts: ExpertCosts) -> Terms:
+    """The constants of a model on `tensor_parallel` GPUs. Raises ConfigRefused for an unknown KV data type."""
+    tp, eff = tensor_parallel, gpu.efficiency
+    counts = kvsize.parameters(shape)
+    head = shape.vocab * shape.hidden
+    peak = gpu.fp8_flops if shape.weight_bytes == 1 and gpu.fp8_flops else gpu.bf16_flops
+    ring = 2 * (tp - 1) / tp
+    reduces = 2 * shape.layers * stack.collective if tp > 1 else 0.0
+    host = shape.layers * stack.host_s(shape.model_type, eff.architecture)
+    width = _split_width(shape) / tp
+    copies = shape.moe_layers * shape.experts_per_token * experts.exchange_passes * shape.hidden
+    return Terms(
+        dense_flops=2 * (counts.linear - counts.expert_linear),
+        dense_bytes=(counts.linear - counts.expert_linear) * shape.weight_bytes,
+        expert_flops=2 * counts.expert_linear / shape.experts if shape.experts else 0.0,
+        expert_bytes=counts.expert_linear * shape.weight_bytes,
+        experts=shape.experts,
+        expert_rows=shape.experts_per_token,
+        imbalance=experts.imbalance,
+        missed_by_token=1 - shape.experts_per_token / shape.experts if shape.experts else 0.0,
+        windowed=shape if any(group.window for group in shape.attention) else None,
+        pair_flops=sum(_pair_flops(group) for group in shape.attention),
+        state_flops=kvsize.attention_flops(shape, 1, 0) - sum(_pair_flops(group) for group in shape.attention) / 2,
+        head_flops=2 * head,
+        head_bytes=head * 2,
+        kv_segments=tuple(_segments(shape, gpu, tp, kv_dtype)),
+        elementwise_bytes=2 * (8 * shape.hidden * shape.layers + width + copies),
+        activation_bytes=2 * (4 * shape.hidden + width / shape.layers),
+        engine_peak=tp * peak,
+        linear_rate=tp * peak * eff.linear,
+        bf16_rate=tp * gpu.bf16_flops * eff.linear,
+        weight_rate=tp * gpu.dram_bytes * eff.weights,
+        elementwise_rate=gpu.dram_bytes * eff.elementwise,
+        collective_s=reduces * (eff.collective_s + eff.collective_per_peer_s * (tp - 1)),
+        collective_prefill_s=reduces * ring * eff.collective_prefill_s * stack.collective_prefill,
+        message_s=reduces * ring * shape.hidden * 2 / (gpu.link_bytes * eff.link),
+        long_message=stack.collective_long if tp > 2 else 1.0,
+        launch_s=shape.layers * eff.layer_s + eff.step_s + shape.moe_layers * experts.layer_s,
+        host_s=host,
+        host_prefill_s=host * stack.host_prefill,
+    )
+
+
+def _split_width(shape: Shape) -> float:
+    """Numbers per token, summed over layers, that heads and MLPs write: the part that tensor parallelism divides."""
+    matrices = 3 if shape.gated_mlp else 2
+    heads = sum(g.layers * (g.heads + 2 * g.kv_heads * g.split) * (g.key_dim + g.value_dim) for g in shape.attention)
+    expert = shape.experts_per_token * shape.expert_intermediate + shape.shared_intermediate
+    dense_layers = shape.layers - shape.moe_layers
+    return heads + matrices * (dense_layers * shape.intermediate + shape.moe_layers * expert)
+
+
+def _segments(shape: Shape, gpu: Gpu, tp: int, kv_dtype: str | None) -> Iterator[KvSegment]:
+    """One for each stretch of contexts between two windows, the last without an end."""
+    byte_s = 1 / (gpu.dram_bytes * gpu.efficiency.kv)
+    flop_s = 1 / (tp * gpu.bf16_flops * gpu.efficiency.linear)
+    until = 0.0
+    while until < math.inf:
+        start = until
+        base, slope, until = kvsize.kv_read_line(shape, tp, kv_dtype, 1, start)
+        seen = [group for group in shape.attention if not group.window or start < group.window]
+        full = [group for group in shape.attention if group not in seen]
+        flops = sum(_decode_flops(group) for group in seen)
+        full_flops = sum(_decode_flops(group) * group.window for group in full)
+        yield KvSegment(
+            until=until,
+            base_bytes=base,
+            slope_bytes=slope,
+            base_s=max(base * byte_s, full_flops * flop_s),
+            slope_s=max(slope * byte_s, flops * flop_s),
+            base_flops=sum(_pair_flops(group) * group.window for group in full),
+            slope_flops=sum(_pair_flops(group) for group in seen),
+        )
+
+
+def _pair_flops(group: Attention) -> float:
+    """Of one pair of tokens in all layers of the group."""
+    return 2.0 * group.layers * group.heads * (group.key_dim + group.value_dim)
+
+
+def _decode_flops(group: Attention) -> float:
+    """Of one token seen by a decode sequence. A latent is not unfolded then: every head multiplies the whole of it, as key
+    and as value, so that its few bytes can cost more time in products than in reading."""
+    return 4.0 * group.layers * group.heads * group.kv_elements if group.kind == "latent" else _pair_flops(group)
