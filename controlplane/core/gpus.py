@@ -44,6 +44,8 @@ class Efficiency:
     """Rows at which a matrix product reaches half of its efficiency. Fixed by hand."""
     step_s: float = 0.3e-3
     """Scheduling and sampling of one step. Fixed by hand."""
+    attention: float | None = None
+    """Of peak FLOPs, in prefill attention, where an engine's own calibration tells it from `linear`; None: the same."""
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ class PhaseModel:
             kv_s = segment.base_s * decodes + segment.slope_s * context
             kv_bytes = segment.base_bytes * decodes + segment.slope_bytes * context
             kv_flops = segment.base_flops * decodes + segment.slope_flops * context
-        attention_s = attention_flops / t.bf16_rate
+        attention_s = attention_flops / t.attention_rate
         kernels_s, host_s, inside_s, clock = (
             work.kernels_s + attention_s + kv_s,
             t.host_s,

@@ -60,6 +60,7 @@ class Terms:
     """Nominal FLOP/s of all GPUs for the weights' type."""
     linear_rate: float
     bf16_rate: float
+    attention_rate: float
     weight_rate: float
     elementwise_rate: float
     """Per GPU."""
@@ -123,6 +124,7 @@ def terms(shape: Shape, gpu: Gpu, tensor_parallel: int, kv_dtype: str | None, st
         engine_peak=tp * peak,
         linear_rate=tp * peak * eff.linear,
         bf16_rate=tp * gpu.bf16_flops * eff.linear,
+        attention_rate=tp * gpu.bf16_flops * (eff.attention or eff.linear),
         weight_rate=tp * gpu.dram_bytes * eff.weights,
         elementwise_rate=gpu.dram_bytes * eff.elementwise,
         collective_s=reduces * (eff.collective_s + eff.collective_per_peer_s * (tp - 1)),
