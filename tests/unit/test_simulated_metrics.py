@@ -17,6 +17,8 @@ GAUGES = {
     "running": 2,
     "waiting": 3,
     "waiting_by": {"capacity": 1, "deferred": 2},
+    "kv_fetch": {"waiting_to_start": 1, "in_progress": 1, "completed_waiting": 0},
+    "sleep": {"awake": 1, "weights_offloaded": 0, "discard_all": 0},
     "kv_usage": 0.25,
     "tensor": {"GPU-1": 0.5},
     "tensor_peak": {"GPU-1": 0.9},
@@ -66,6 +68,7 @@ def test_the_agent_reads_the_page() -> None:
 def test_a_histogram_counts_every_bound_above_the_value() -> None:
     histogram = Histogram("h", {}, (1, 2.5))
     for value in (0.5, 1, 2, 99):
+        histogram.text()
         histogram.observe(value)
     assert histogram.text() == (
         'h_bucket{le="1.0"} 2.0\nh_bucket{le="2.5"} 3.0\nh_bucket{le="+Inf"} 4.0\nh_count 4.0\nh_sum 102.5\n'

@@ -102,7 +102,7 @@ def read_ask(raw: bytes, chat: bool, offered: Offered) -> Ask:
         chat=chat,
         prompts=prompts,
         n=n,
-        sampling=_sampling(body, chat, offered.max_model_len - longest),
+        sampling=_sampling(body, chat, offered.max_model_len - longest, n),
         stream=stream,
         include_usage=stream and isinstance(options, dict) and _flag(options, "include_usage"),
         echo=tokenizer.decode(prompts[0]) if not chat and _flag(body, "echo") else "",
@@ -134,7 +134,7 @@ def check_model(body: Mapping[str, Any], offered: Offered) -> None:
         raise ApiError(404, f"The model `{model!s:.200}` does not exist.", "model")
 
 
-def _sampling(body: Mapping[str, Any], chat: bool, room: int) -> Sampling:
+def _sampling(body: Mapping[str, Any], chat: bool, room: int, n: int) -> Sampling:
     """`room`: tokens that fit behind the longest prompt; a larger max_tokens is clipped without a word, as vLLM does."""
     asked = _whole(body, "max_tokens", 0, 1) or None
     if chat:
@@ -156,6 +156,7 @@ def _sampling(body: Mapping[str, Any], chat: bool, room: int) -> Sampling:
         stop_tokens=frozenset(_token_ids(body.get("stop_token_ids") or [], "stop_token_ids")),
         seed=seed,
         temperature=temperature,
+        n=n,
     )
 
 

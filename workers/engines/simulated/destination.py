@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from controlplane.core.links import SharedLink
 from workers.engines.simulated import content
-from workers.engines.simulated.engine import Engine
+from workers.engines.simulated.engine import Engine, Pulled
 from workers.engines.simulated.generation import Generation, RemoteKv
 from workers.engines.simulated.wire import BadMessage, Side, text, whole, wholes
 
@@ -28,6 +28,7 @@ class _Pull:
     blocks: list[int]
     size_bytes: int
     started: float
+    post_s: float
     deadline: asyncio.TimerHandle | None = None
 
 
@@ -172,9 +173,10 @@ class KvDestination:
         blocks = list(remote.blocks[hits : len(generation.contents)])
         self._number += 1
         size = len(blocks) * settings.kv_block_bytes
-        peer.pulls[self._number] = _Pull(generation, remote, blocks, size, started)
+        now = self._loop.time()
+        peer.pulls[self._number] = _Pull(generation, remote, blocks, size, started, now - started)
         peer.side.send("start", transfer=self._number, request=remote.request, blocks=blocks)
-        self._link.start(self._loop.time(), self._number, size)
+        self._link.start(now, self._number, size)
         self._watch()
 
     def _watch(self) -> None:
@@ -207,7 +209,8 @@ class KvDestination:
         contents += content.garbage("never sent", range(max(0, missing)))
         peer.side.send("done", request=pull.remote.request)
         if self._wants(pull.generation):
-            self._engine.loaded(pull.generation, contents, self._loop.time() - pull.started, pull.size_bytes)
+            took = self._loop.time() - pull.started
+            self._engine.loaded(pull.generation, contents, Pulled(pull.blocks, pull.size_bytes, took, pull.post_s))
 
     def _fail(self, peer: _Peer, number: int) -> None:
         pull = self._close(peer, number)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from controlplane.core.batching import Request, Scheduler, Step
 from workers.engines.simulated import content
@@ -33,6 +33,15 @@ class Loader(Protocol):
 
     def forget(self, generation: Generation) -> None:
         """It is through, or nobody waits for it any more."""
+
+
+class Pulled(NamedTuple):
+    """What one pull took: from the decision to the last byte, and of that until the transfer was under way."""
+
+    blocks: Sequence[int]
+    moved_bytes: int
+    seconds: float
+    post_s: float
 
 
 @dataclass(frozen=True)
@@ -88,11 +97,17 @@ class Engine:
             self._drop(generation, "abort")
             generation.sink.end(generation.index, Ending("abort"))
 
-    def loaded(self, generation: Generation, contents: list[int], seconds: float, moved_bytes: int) -> None:
+    def loaded(self, generation: Generation, contents: list[int], pulled: Pulled) -> None:
         """A pull is through: what the peer's blocks contained, and what it cost."""
-        self.measures.observe("transfer_s", seconds)
-        self.measures.observe("transfer_bytes", moved_bytes)
-        self.measures.add("external_hits", generation.request.external_tokens)
+        self.measures.observe("transfer_s", pulled.seconds)
+        self.measures.observe("transfer_post_s", pulled.post_s)
+        self.measures.observe("transfer_bytes", pulled.moved_bytes)
+        # One descriptor for each layer and run of neighbouring blocks, which NIXL merges.
+        runs = sum(1 for before, block in zip([-2, *pulled.blocks], pulled.blocks, strict=False) if block != before + 1)
+        self.measures.observe("transfer_descriptors", runs * self.settings.perf.shape.layers)
+        external = generation.request.external_tokens
+        self.measures.add("external_hits", external)
+        self.measures.add("cached_by_source", external, "p2p")
         generation.pulled(contents)
         self.scheduler.loaded(generation.request)
         self._wake()
@@ -175,6 +190,7 @@ class Engine:
     def _count_hits(self, request: Request) -> None:
         self.measures.add("prefix_queries", request.prompt_tokens)
         self.measures.add("prefix_hits", request.local_hit_tokens)
+        self.measures.add("cached_by_source", request.local_hit_tokens, "device")
         if self.settings.handoff:
             self.measures.add("external_queries", request.prompt_tokens - request.local_hit_tokens)
 
@@ -197,6 +213,7 @@ class Engine:
         self.measures.observe("ttft_s", now - generation.arrived)
         self.measures.add("prompt", request.prompt_tokens)
         here = request.local_hit_tokens
+        self.measures.add("prompt_cached", here + request.external_tokens)
         self.measures.add("by_source", here, "local_cache_hit")
         self.measures.add("by_source", request.external_tokens, "external_kv_transfer")
         self.measures.add("by_source", request.prompt_tokens - here - request.external_tokens, "local_compute")
@@ -213,17 +230,23 @@ class Engine:
         generation.sink.end(generation.index, ending)
 
     def _measure_request(self, generation: Generation, reason: str) -> None:
-        observe, generated = self.measures.observe, generation.request.generated
+        observe, request = self.measures.observe, generation.request
         first, last, scheduled = generation.first_token, generation.last_token, generation.scheduled
+        generated = request.generated
         self.measures.add("success", 1, reason)
         observe("prompt_tokens", generation.prompt_tokens)
+        # As vLLM: what a peer sent is not taken off.
+        observe("prefill_computed_tokens", generation.prompt_tokens - request.local_hit_tokens)
         observe("generation_tokens", generated)
+        observe("most_generation_tokens", generated)
+        observe("asked_tokens", generation.sampling.max_tokens)
+        observe("asked_n", generation.sampling.n)
+        observe("request_preemptions", request.preemptions)
         observe("e2e_s", last - generation.arrived)
         observe("inference_s", last - scheduled)
         observe("prefill_s", first - scheduled)
         observe("decode_s", last - first)
-        if generated > 1:
-            observe("tpot_s", (last - first) / (generated - 1))
+        observe("tpot_s", (last - first) / (generated - 1) if generated > 1 else 0.0)
 
     # --- KV for peers -----------------------------------------------------------------------------------------------------
 
@@ -295,6 +318,12 @@ class Engine:
             "running": len(scheduler.running),
             "waiting": waiting,
             "waiting_by": {"capacity": waiting - loading, "deferred": loading},
+            "kv_fetch": {
+                "waiting_to_start": sum(request.remote for request in scheduler.waiting),
+                "in_progress": loading,
+                "completed_waiting": len(scheduler.arrived),
+            },
+            "sleep": {"awake": 1, "weights_offloaded": 0, "discard_all": 0},
             "kv_usage": scheduler.pool.used / scheduler.pool.num_blocks,
             "tensor": dict.fromkeys(settings.gpus, busy.tensor),
             "tensor_peak": dict.fromkeys(settings.gpus, busy.tensor_peak),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from controlplane.core.links import SharedLink
 from workers.engines.simulated import content
 from workers.engines.simulated.clock import Clock, Timer
-from workers.engines.simulated.engine import Engine
+from workers.engines.simulated.engine import Engine, Pulled
 from workers.engines.simulated.generation import Generation, RemoteKv
 
 RENEWALS_PER_LEASE = 3
@@ -119,7 +119,7 @@ class _Port:
             missing = len(generation.contents) - generation.request.local_hit_tokens // block_size - len(found)
             found += content.garbage("never sent", range(max(0, missing)))
             self.forget(generation)
-            self.engine.loaded(generation, found, now - pull.started, pull.size_bytes)
+            self.engine.loaded(generation, found, Pulled(pull.blocks, pull.size_bytes, now - pull.started, 0.0))
 
     def _renew(self, generation: Generation) -> None:
         remote = generation.remote

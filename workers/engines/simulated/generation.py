@@ -20,6 +20,8 @@ class Sampling:
     stop_tokens: frozenset[int] = frozenset()
     seed: int | None = None
     temperature: float = 1.0
+    n: int = 1
+    """Answers that the request asked for; this is one of them."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Counter:
 class Histogram:
     """Cumulative buckets, sum and count of one labelled histogram."""
 
-    __slots__ = ("_bounds", "_counts", "_lines", "_tail", "count", "sum")
+    __slots__ = ("_bounds", "_counts", "_lines", "_shown", "_shown_count", "_tail", "count", "sum")
 
     def __init__(self, name: str, labels: Mapping[str, str], bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -45,6 +45,7 @@ class Histogram:
         self._tail = f"{name}_count{labelled(labels)} ", f"{name}_sum{labelled(labels)} "
         self.sum = 0.0
         self.count = 0
+        self._shown, self._shown_count = "", -1
 
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
@@ -52,6 +53,12 @@ class Histogram:
         self.count += 1
 
     def text(self) -> str:
+        """Its lines; made anew only if something was observed since they were made last."""
+        if self._shown_count != self.count:
+            self._shown, self._shown_count = self._text(), self.count
+        return self._shown
+
+    def _text(self) -> str:
         total, lines = 0, []
         for line, count in zip(self._lines, self._counts, strict=True):
             total += count
