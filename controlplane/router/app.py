@@ -26,6 +26,9 @@ from controlplane.router.upstream import Fault
 
 log = logging.getLogger(__name__)
 
+SWEEP_S = 0.5
+"""From the end of one sweep to the start of the next."""
+
 
 class Telemetry(Protocol):
     """Where rows go. Must never block and never raise."""
@@ -81,12 +84,15 @@ class Router:
             self.counters.set_aside += 1
             log.warning("engine %s is set aside: %s", engine.route.id, fault.kind)
 
-    async def _ask_health(self, engine: Engine) -> None:
-        """A hung engine is set aside, and its legs whose answer has not begun fail now, so that others take them over."""
+    async def lives(self, engine: Engine) -> bool:
+        """Asks an engine for its health. A hung one is set aside, and its legs whose answer has not begun fail now, so that
+        others take them over."""
         asked_at = time.monotonic()
-        if not await answers_health(engine, self.limits):
-            self.engine_failed(engine, Fault("hung"))
-            engine.pool.fail_silent(asked_at, Fault("hung"))
+        if await answers_health(engine, self.limits):
+            return True
+        self.engine_failed(engine, Fault("hung"))
+        engine.pool.fail_silent(asked_at, Fault("hung"))
+        return False
 
     def loads(self) -> tuple[EngineLoad, ...]:
         """What is open on each engine, those that have left the table included."""
@@ -222,17 +228,23 @@ class Router:
     # --- now and then ---
 
     def sweep(self) -> None:
-        """Acts on deadlines, measures rates, starts probes. Called about twice a second."""
+        """Acts on deadlines, measures rates, starts probes. Called about twice a second.
+
+        A sweep that comes late tells that this process was starved or stopped. What came meanwhile is read after the sweep,
+        so that time is no engine's and no client's silence."""
         now = time.monotonic()
         passed_s = max(now - self._swept_at, 0.001)
+        lost_s = max(0.0, passed_s - SWEEP_S)
         self.went_round_at, self._swept_at = self._swept_at, now
         for client in list(self.clients):
+            client.forgive(lost_s)
             client.sweep(now)
         for engine in self.directory.all_engines():
+            engine.pool.forgive(lost_s, now)
             engine.pool.sweep(now)
             if now - engine.asked_at > self.limits.silent_s and engine.pool.suspicious(now):
                 engine.asked_at = now
-                self.spawn(self._ask_health(engine))
+                self.spawn(self.lives(engine))
             produced = engine.produced - engine.produced_before
             engine.produced_before = engine.produced
             if engine.load.in_flight:

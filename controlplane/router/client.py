@@ -128,6 +128,10 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.refused(ApiError(408, "The request did not arrive in time.", Reason.BAD_REQUEST, code="request_timeout"))
 
+    def forgive(self, lost_s: float) -> None:
+        """Counts time in which this process did not run against nobody: what was sent meanwhile may still be unread."""
+        self._deadline += lost_s
+
     def _has_left(self) -> bool:
         """Whether the peer has closed or reset a connection that is not read at the moment, which nothing else tells."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None

@@ -57,6 +57,8 @@ class Exchange:
         self.retries = 0
         self.broken = 0
         """Engines that broke or hung while they had this request."""
+        self._wary = False
+        """One of its engines hung. Others may hang for the same reason, such as a node that died."""
         self.relay: Relay | None = None
         self.usage = usage.Usage()
         self.cached_tokens: int | None = None
@@ -180,9 +182,14 @@ class Exchange:
         must not be shown to all of them. Raises ApiError when that budget is spent."""
         self.retries += 1
         self.router.engine_failed(engine, fault)
+        self._wary |= fault.kind == "hung"
         self.broken += fault.hard and fault.sent
         if self.broken == MAX_BROKEN:
             raise wholly.error_of(fault, self.model_name)
+
+    async def trusts(self, engine: Engine) -> bool:
+        """Whether an engine may have the request: a wary one asks first whether the engine lives."""
+        return not self._wary or await self.router.lives(engine)
 
     def note_answer(self, engine: Engine, relay: Relay, outcome: Answer | Streamed) -> None:
         """A leg that answered the client is over: its counts, and the engine's good name unless the stream was cut."""

@@ -23,6 +23,8 @@ class Pool:
         self._limits = limits
         self._idle: list[EngineConnection] = []
         self._busy: set[EngineConnection] = set()
+        self._connecting: dict[asyncio.Timeout, float] = {}
+        """Attempts to connect and their deadlines (monotonic), which `sweep` acts on."""
         self._closing = False
         self._suspect = False
 
@@ -39,12 +41,15 @@ class Pool:
         """A new connection. Raises ConnectFailed."""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._limits.connect_s):
+            async with asyncio.timeout(None) as patience:
+                self._connecting[patience] = time.monotonic() + self._limits.connect_s
                 transport, connection = await loop.create_connection(
                     lambda: EngineConnection(self._idled, self._gone), self._host, self._port
                 )
         except (OSError, TimeoutError) as error:
             raise ConnectFailed(type(error).__name__) from error
+        finally:
+            self._connecting.pop(patience, None)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -52,13 +57,24 @@ class Pool:
         return connection
 
     def sweep(self, now: float) -> None:
-        """Called about twice a second: drops unused connections and fails legs whose engine has been silent too long."""
+        """Called about twice a second: drops unused connections, fails legs and attempts to connect that take too long."""
         oldest = now - self._limits.engine_idle_s
         for connection in [c for c in self._idle if c.closed or c.touched < oldest]:
             self._idle.remove(connection)
             connection.abort()
         for connection in [c for c in self._busy if c.busy and not c.paused and now - c.touched > c.patience_s]:
             connection.fail(Fault("timeout"))
+        for patience in [each for each, deadline in self._connecting.items() if now > deadline]:
+            del self._connecting[patience]
+            patience.reschedule(asyncio.get_running_loop().time())
+
+    def forgive(self, lost_s: float, now: float) -> None:
+        """Counts time in which this process did not run against nobody: what engines said meanwhile may still be unread."""
+        for connection in self._busy:
+            connection.touched = min(now, connection.touched + lost_s)
+            connection.heard = min(now, connection.heard + lost_s)
+        for patience in self._connecting:
+            self._connecting[patience] += lost_s
 
     def suspicious(self, now: float) -> bool:
         """Whether the engine should be asked if it lives: a leg has heard nothing for long, or was given up so."""

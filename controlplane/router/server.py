@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.core import signing
-from controlplane.router.app import NoTelemetry, Router
+from controlplane.router.app import SWEEP_S, NoTelemetry, Router
 from controlplane.router.client import ClientConnection
 from controlplane.router.limits import Limits
 from controlplane.router.tables import Tables, follow_file
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from controlplane.router.link import Link
 
 log = logging.getLogger(__name__)
-
-SWEEP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,9 @@ class Split:
             if engine is None:
                 await self._without_prefill()
                 return None
+            if not await x.trusts(engine):
+                self.prefill_tried.add(engine.route.id)
+                continue
             outcome = await self._prefill_leg(engine)
             if isinstance(outcome, Handoff):
                 return outcome
@@ -160,12 +163,15 @@ class Split:
         body = bodies.answer_bytes(x.body, handoff.kv_params)
         prefill_tokens = x.need.prompt_tokens if x.reason is Reason.NO_KV else 0
         while True:
-            if handoff.kv_params and not routing.decode_may_start(handoff.prefill_end, handoff.lease_s, time.monotonic()):
-                return self._prefill_again()
             engine = self._next_decode(handoff)
             if engine is None:
                 await self._without_decode()
                 return False
+            if not await x.trusts(engine):
+                self.decode_tried.add(engine.route.id)
+                continue
+            if handoff.kv_params and not routing.decode_may_start(handoff.prefill_end, handoff.lease_s, time.monotonic()):
+                return self._prefill_again()
             outcome = await answer_leg(x, engine, body, handoff, prefill_tokens)
             if outcome is None:
                 return False

@@ -32,6 +32,9 @@ async def whole(x: Exchange, tried: set[str], last: Fault | None = None) -> None
         engine = routing.choose("whole", x.engines(), x.need, x.arm, tried).engine
         if engine is None:
             raise error_of(last, x.model_name)
+        if not await x.trusts(engine):
+            tried.add(engine.route.id)
+            continue
         outcome = await answer_leg(x, engine, body, None, x.need.prompt_tokens)
         if not isinstance(outcome, Fault):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -385,16 +386,34 @@ async def test_a_request_that_breaks_engines_is_shown_to_two_of_them(tmp_path: P
         assert sum(len(engine.generations()) for engine in (*two.prefills, *two.decodes)) == 2
 
 
-HASTY = replace(QUICK, silent_s=0.3, health_s=0.3, set_aside_s=60)
+HASTY = replace(QUICK, silent_s=0.3, health_s=1.0, set_aside_s=60)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_legs_of_a_hung_engine_are_taken_over_and_it_is_set_aside(tmp_path: Path, stream: bool) -> None:
     async with pair(tmp_path, limits=HASTY) as two:
         two.p1.hung = two.d1.hung = True
-        answers = await asyncio.gather(*(two.kit.post({**TEXT, "prompt": f"x{n}", "stream": stream}) for n in range(8)))
-        assert [answer.status_code for answer in answers] == [200] * 8
+        answers = await asyncio.gather(*(two.kit.post({**TEXT, "prompt": f"x{n}", "stream": stream}) for n in range(16)))
+        assert [answer.status_code for answer in answers] == [200] * 16
         assert two.kit.router.set_aside() == ("p1", "d1")
+
+
+async def test_a_request_that_met_a_hung_engine_is_not_given_to_another(tmp_path: Path) -> None:
+    async with pair(tmp_path, limits=HASTY) as two:
+        for engine in (two.p1, two.p2, two.d1):
+            engine.hung = True
+        response = await two.kit.post(TEXT)
+        assert (response.status_code, route_of(response)["decode"]) == (200, "d2")
+        assert sum(len(engine.generations()) for engine in (two.p1, two.p2, two.d1)) == 1
+
+
+async def test_time_in_which_the_router_did_not_run_is_not_held_against_an_engine(tmp_path: Path) -> None:
+    limits = replace(QUICK, first_byte_s=1.0, silent_s=1.0, health_s=1.0, soft_faults=1)
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine), limits=limits) as kit:
+        engine.acts = [act.later(0.2)]
+        asyncio.get_running_loop().call_later(0.1, time.sleep, 3.0)
+        assert (await kit.post(TEXT)).status_code == 200
+        assert kit.router.set_aside() == ()
 
 
 async def test_a_hung_engine_is_noticed_though_its_clients_are_impatient(tmp_path: Path) -> None:
