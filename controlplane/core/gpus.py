@@ -105,8 +105,8 @@ class ExpertCosts:
 
 
 EXPERT_COSTS = ExpertCosts()
-HOPPER = Efficiency("hopper", 0.756, 0.833, 0.757, 0.882, 5.03e-6, 2.02e-6, 10.1e-6)
-AMPERE = Efficiency("ampere", 0.844, 0.676, 0.509, 0.882, 5.03e-6, 2.02e-6, 10.1e-6, collective_prefill_s=73.9e-6)
+HOPPER = Efficiency("hopper", 0.756, 0.832, 0.757, 0.882, 4.97e-6, 2.04e-6, 9.94e-6)
+AMPERE = Efficiency("ampere", 0.844, 0.676, 0.509, 0.882, 4.97e-6, 2.04e-6, 9.94e-6, collective_prefill_s=73.9e-6)
 CURRENT = Stack("current")
 STACK_2023 = Stack(
     "2023",
@@ -118,7 +118,7 @@ STACK_2023 = Stack(
         ("llama", "hopper"): 0.374e-3,
         ("llama", "ampere"): 0.545e-3,
         ("bloom", "hopper"): 0.509e-3,
-        ("bloom", "ampere"): 0.575e-3,
+        ("bloom", "ampere"): 0.574e-3,
     },
     host_prefill=1.55,
     overlap=0.605,

@@ -140,7 +140,9 @@ def terms(shape: Shape, gpu: Gpu, tensor_parallel: int, kv_dtype: str | None, st
 def _split_width(shape: Shape) -> float:
     """Numbers per token, summed over layers, that heads and MLPs write: the part that tensor parallelism divides."""
     matrices = 3 if shape.gated_mlp else 2
-    heads = sum(g.layers * (g.heads + 2 * g.kv_heads * g.split) * (g.key_dim + g.value_dim) for g in shape.attention)
+    heads = sum(
+        g.layers * (g.heads + 2 * g.kv_heads * (g.kind != "latent")) * (g.key_dim + g.value_dim) for g in shape.attention
+    )
     expert = shape.experts_per_token * shape.expert_intermediate + shape.shared_intermediate
     dense_layers = shape.layers - shape.moe_layers
     return heads + matrices * (dense_layers * shape.intermediate + shape.moe_layers * expert)
