@@ -1,8 +1,20 @@
-"""What a split of GPUs would do under a workload: the event simulation's entrance. Pure: no clock, no randomness, no I/O."""
+"""What a split of GPUs would do under a workload: the event simulation's entrance. Pure: no clock, no randomness, no I/O.
+
+`simulate` runs a layout over arrivals, `summarise` puts the outcomes of several seeds together. The engines follow
+`core.batching` (token budget, chunked prefill, paged blocks, prefix cache, preemption) on `core.perf`'s step times; with
+`Settings.exact` they run it step by step, otherwise equal decode steps are merged (the same results, 10 to 50 times
+sooner). KV moves at the links' shared bandwidth. In disaggregated mode the first token that counts is the decode engine's:
+TTFT = queue + prefill + KV transfer + decode queue + one decode step. Not modelled: leases (a waiting decode leg's is
+renewed, so that none ends), failures, the router's and clients' own time, hits on blocks of generated tokens.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from controlplane.core.forecast_gaps import Gaps
+from controlplane.core.forecast_run import Simulation
 from controlplane.core.forecast_summary import Figure, Forecast, Percentiles, PoolForecast, summarise
 from controlplane.core.forecast_types import (
     Arrival,
@@ -14,6 +26,11 @@ from controlplane.core.forecast_types import (
     Served,
     Settings,
 )
+from controlplane.core.gpus import gpu
+from controlplane.core.layout import Layout
+from controlplane.core.modelconfig import Shape
+from controlplane.core.perf import PhaseModel
+from controlplane.core.protocol import ROLES_OF_MODE, Mode
 
 __all__ = [
     "Arrival",
@@ -29,5 +46,75 @@ __all__ = [
     "Progress",
     "Served",
     "Settings",
+    "pools_of",
+    "simulate",
+    "simulate_pools",
     "summarise",
 ]
+
+
+def simulate(
+    shape: Shape,
+    layout: Layout,
+    arrivals: Sequence[Arrival],
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Serve `arrivals` (in the order of time) on `layout`, in its mode. Raises ForecastRefused for arrivals that cannot be,
+    perf.DoesNotFit (which says by how many GB) and gpus.UnknownGpu; whatever `progress` raises comes through."""
+    settings = settings or Settings()
+    return simulate_pools(pools_of(shape, layout, settings), arrivals, settings, layout.mode, progress)
+
+
+def pools_of(shape: Shape, layout: Layout, settings: Settings) -> tuple[Pool, ...]:
+    """The layout's pools with the model on their GPUs. Raises DoesNotFit, UnknownGpu."""
+    return tuple(
+        Pool(each.role, each.engines, PhaseModel(shape, gpu(each.gpu), each.tensor_parallel, settings.kv_dtype))
+        for each in layout.pools
+    )
+
+
+def simulate_pools(
+    pools: Sequence[Pool],
+    arrivals: Sequence[Arrival],
+    settings: Settings,
+    mode: Mode,
+    progress: Progress | None = None,
+) -> Outcome:
+    """`simulate` for pools with phase models of their own; a role may have several. Raises as `simulate`."""
+    _check_pools(pools, mode)
+    _check_arrivals(arrivals, settings)
+    return Simulation(pools, arrivals, settings, mode, progress).run()
+
+
+def _check_pools(pools: Sequence[Pool], mode: Mode) -> None:
+    roles = ROLES_OF_MODE[mode]
+    if {pool.role for pool in pools} != set(roles):
+        raise ForecastRefused(f"mode {mode} needs pools of the roles {' and '.join(roles)}, and no others")
+    for pool in pools:
+        if pool.engines < 1:
+            raise ForecastRefused(f"a pool needs at least one engine, got {pool.engines} in {pool.name}")
+        if pool.network_gbps is not None and not 0 < pool.network_gbps < math.inf:
+            raise ForecastRefused(f"network_gbps of {pool.name} must be a positive number, got {pool.network_gbps}")
+
+
+def _check_arrivals(arrivals: Sequence[Arrival], settings: Settings) -> None:
+    if not arrivals:
+        raise ForecastRefused("there are no arrivals: give a trace with at least one request, or a rate and a duration")
+    before = 0.0
+    for number, arrival in enumerate(arrivals, 1):
+        if not before <= arrival.at_s < math.inf:
+            problem = (
+                "comes before the one ahead of it: sort them by time" if 0 <= arrival.at_s < before else "must be 0 or more"
+            )
+            raise ForecastRefused(f"arrival {number}: its time {arrival.at_s} s {problem}")
+        before = arrival.at_s
+        if not (arrival.prompt_tokens >= 1 and arrival.output_tokens >= 1):
+            raise ForecastRefused(
+                f"arrival {number}: prompt and answer need at least one token each, got {arrival.prompt_tokens} and "
+                f"{arrival.output_tokens}"
+            )
+    if settings.prefix_cached and any(arrival.prefix for arrival in arrivals):
+        raise ForecastRefused("prefix_cached and arrivals with prefixes of their own exclude each other: leave one out")
+    if settings.horizon_s is not None and settings.horizon_s <= arrivals[0].at_s:
+        raise ForecastRefused(f"horizon_s ({settings.horizon_s}) must come after the first arrival ({arrivals[0].at_s} s)")

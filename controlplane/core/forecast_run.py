@@ -1,0 +1,300 @@
+"""The forecast's event loop: arrivals, engines' runs and KV transfers in the order of time. Pure.
+
+Engines are looked at only when a run of theirs ends or something reaches them. At equal times arrivals and transfers come
+before engines, so that a step takes up all that is there when it begins.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from controlplane.core.batching import Limits
+from controlplane.core.forecast_engine import Account, Ends, Engine, Leg, StepCosts
+from controlplane.core.forecast_gaps import Gaps
+from controlplane.core.forecast_merged import MergedEngine
+from controlplane.core.forecast_network import Network
+from controlplane.core.forecast_routing import Node, Rates, choose, uncached
+from controlplane.core.forecast_stepwise import StepwiseEngine
+from controlplane.core.forecast_types import (
+    Arrival,
+    ForecastRefused,
+    Outcome,
+    Pool,
+    PoolTotals,
+    Progress,
+    Served,
+    Settings,
+)
+from controlplane.core.protocol import Mode
+
+PROGRESS_CALLS = 100
+
+
+class Simulation:
+    """One run over `arrivals` (checked by the caller), to be used once."""
+
+    def __init__(
+        self, pools: Sequence[Pool], arrivals: Sequence[Arrival], settings: Settings, mode: Mode, progress: Progress | None
+    ) -> None:
+        self._arrivals = arrivals
+        self._settings = settings
+        self._mode = mode
+        self._progress = progress
+        self._gaps = Gaps()
+        self._totals = [PoolTotals(pool, _capacity_tokens(pool, settings)) for pool in pools]
+        self._nodes = [node for totals in self._totals for node in self._engines_of(totals)]
+        for number, node in enumerate(self._nodes):
+            node.number = number
+        self._of_role = {
+            role: [node for node in self._nodes if node.pool.role == role] for role in ("prefill", "decode", "mixed")
+        }
+        self._network = Network([node.bytes_per_s for node in self._nodes])
+        self._events: list[tuple[float, int, Node]] = []
+        self._event = 0
+        self._node_of: dict[Leg, tuple[Node, int]] = {}
+        """Open legs: their engine and the KV tokens reserved there."""
+        self._prefill_of: dict[int, tuple[Leg, Node]] = {}
+        """By request number: the prefill leg whose KV is not pulled yet."""
+        self._prefill_done: dict[int, Leg] = {}
+        self._served: list[Served] = []
+        self._refused: Counter[str] = Counter()
+        self._through = 0
+        self._last_end = arrivals[0].at_s
+
+    def _engines_of(self, totals: PoolTotals) -> list[Node]:
+        pool, settings = totals.pool, self._settings
+        shared_blocks = -(-settings.prefix_cached // settings.block_size)
+        limits = Limits(
+            settings.max_num_seqs,
+            settings.max_num_batched_tokens,
+            settings.block_size,
+            totals.kv_capacity_tokens // settings.block_size - shared_blocks,
+            settings.prefix_caching,
+        )
+        rates = Rates.of(pool, settings, totals.kv_capacity_tokens, self._arrivals)
+        gbps = pool.network_gbps or settings.network_gbps or pool.model.gpu.network_gbps
+        costs, account = StepCosts(pool.model), Account(totals, self._gaps)
+        kind = StepwiseEngine if settings.exact else MergedEngine
+        engines: list[Engine] = [kind(costs, limits, account) for _ in range(pool.engines)]
+        return [Node(0, pool, engine, rates, gbps * 1e9 / 8, settings.max_num_seqs) for engine in engines]
+
+    # --- the loop ---------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        horizon = self._settings.horizon_s if self._settings.horizon_s is not None else math.inf
+        index, count = 0, len(self._arrivals)
+        arrived_s = self._arrivals[0].at_s
+        while True:
+            moved_s = self._network.next_end()
+            engine_s = self._events[0][0] if self._events else math.inf
+            now = min(arrived_s, moved_s, engine_s)
+            if now == math.inf or now > horizon:
+                break
+            if arrived_s == now:
+                self._arrive(index, self._arrivals[index])
+                index += 1
+                arrived_s = self._arrivals[index].at_s if index < count else math.inf
+            elif moved_s == now:
+                self._moved(now)
+            else:
+                _, event, node = heapq.heappop(self._events)
+                if event == node.due:
+                    node.due = 0
+                    self._turn(node, now)
+        return self._outcome(index, horizon)
+
+    def _turn(self, node: Node, now: float) -> None:
+        """An engine's run has ended, or it was woken: what came of it, and the next run."""
+        if node.engine.busy:
+            self._ended(node, node.engine.advance(now), now)
+        end, loads = node.engine.start(now)
+        if end is not None:
+            self._schedule(node, end)
+        for leg in loads:
+            self._move(leg, node, now)
+
+    def _schedule(self, node: Node, at_s: float) -> None:
+        self._event += 1
+        node.due = self._event
+        heapq.heappush(self._events, (at_s, self._event, node))
+
+    def _touch(self, node: Node, now: float) -> None:
+        """Something has come to an engine: an idle one wakes, a busy one may end its run sooner."""
+        if node.engine.busy:
+            end = node.engine.interrupt(now)
+            if end is not None:
+                self._schedule(node, max(now, end))
+        elif not node.due:
+            self._schedule(node, now)
+
+    # --- requests ---------------------------------------------------------------------------------------------------------
+
+    def _arrive(self, number: int, arrival: Arrival) -> None:
+        reason = self._refusal(number, arrival)
+        if reason is not None:
+            self._refused[reason] += 1
+            self._count(arrival.at_s)
+            return
+        leg = self._leg(number, arrival)
+        if self._mode == "monolithic":
+            self._whole(leg, self._of_role["mixed"])
+        elif self._mode == "conditional" and self._stays_local(leg):
+            self._whole(leg, self._of_role["decode"])
+        else:
+            leg.output_tokens = 1
+            leg.hold = True
+            node = choose(self._of_role["prefill"], leg, self._settings)
+            assert node is not None
+            self._submit(leg, node, arrival.at_s)
+
+    def _leg(self, number: int, arrival: Arrival) -> Leg:
+        full = arrival.prompt_tokens // self._settings.block_size
+        shared = min(self._settings.prefix_cached, arrival.prompt_tokens - 1)
+        return Leg(number, arrival, arrival.prefix[:full], shared)
+
+    def _refusal(self, number: int, arrival: Arrival) -> str | None:
+        """Why no engine could ever serve it."""
+        longest = self._settings.max_model_len
+        if longest is not None and arrival.prompt_tokens + arrival.output_tokens > longest:
+            return f"longer than max_model_len ({longest} tokens)"
+        leg = self._leg(number, arrival)
+        last = "mixed" if self._mode == "monolithic" else "decode"
+        if not any(node.fits(leg) for node in self._of_role[last]):
+            return f"prompt and answer do not fit the KV cache of any {last} engine"
+        leg.output_tokens = 1
+        if self._mode != "monolithic" and not any(node.fits(leg) for node in self._of_role["prefill"]):
+            return "the prompt does not fit the KV cache of any prefill engine"
+        return None
+
+    def _stays_local(self, leg: Leg) -> bool:
+        """Mode conditional: remote only if both thresholds are reached, whichever decode engine holds most of the prompt."""
+        limits = self._settings.conditional
+        tokens = min(uncached(node, leg) for node in self._of_role["decode"])
+        remote = tokens >= limits.min_uncached_tokens and tokens / leg.arrival.prompt_tokens >= limits.min_uncached_ratio
+        return not remote
+
+    def _whole(self, leg: Leg, nodes: Sequence[Node]) -> None:
+        node = choose(nodes, leg, self._settings)
+        assert node is not None
+        self._submit(leg, node, leg.arrival.at_s)
+
+    def _submit(self, leg: Leg, node: Node, now: float) -> None:
+        prompt = 0 if leg.remote else uncached(node, leg)
+        kv_tokens = leg.prompt_tokens + leg.output_tokens
+        node.reserve(prompt, leg.output_tokens, kv_tokens)
+        self._node_of[leg] = node, prompt
+        leg.submitted_s = now
+        node.engine.submit(leg)
+        self._touch(node, now)
+
+    def _ended(self, node: Node, ends: Ends, now: float) -> None:
+        for leg in ends.first_tokens:
+            node.prefill_tokens -= self._node_of[leg][1]
+        for leg in ends.finished:
+            del self._node_of[leg]
+            node.release(leg.output_tokens, leg.prompt_tokens + leg.output_tokens)
+            if leg.hold:
+                self._hand_over(leg, node, now)
+            else:
+                self._serve(leg, now)
+
+    def _hand_over(self, prefill: Leg, source: Node, now: float) -> None:
+        """Prefill is done: choose the decode engine now."""
+        leg = self._leg(prefill.number, prefill.arrival)
+        leg.remote = True
+        node = choose(self._of_role["decode"], leg, self._settings, source.pool.model.kv_token_bytes)
+        assert node is not None
+        self._prefill_of[leg.number] = prefill, source
+        self._submit(leg, node, now)
+
+    def _move(self, leg: Leg, node: Node, now: float) -> None:
+        """The decode engine has room: its missing KV comes over the network."""
+        _, source = self._prefill_of[leg.number]
+        size = (leg.prompt_tokens - leg.hit_tokens) * source.pool.model.kv_token_bytes
+        totals = next(totals for totals in self._totals if totals.pool is node.pool)
+        totals.transfers += 1
+        totals.transfer_bytes += size
+        self._network.start(now, leg, source.number, node.number, size)
+
+    def _moved(self, now: float) -> None:
+        leg, _, destination = self._network.pop(now)
+        leg.loaded_s = now
+        node = self._nodes[destination]
+        node.engine.loaded(leg)
+        self._touch(node, now)
+        prefill, source = self._prefill_of.pop(leg.number)
+        source.engine.release(prefill)
+        self._prefill_done[leg.number] = prefill
+        self._touch(source, now)
+
+    def _serve(self, leg: Leg, now: float) -> None:
+        self._served.append(_served(leg, self._prefill_done.pop(leg.number, None), now))
+        self._count(now)
+
+    def _count(self, now: float) -> None:
+        self._last_end = max(self._last_end, now)
+        self._through += 1
+        stride = -(-len(self._arrivals) // PROGRESS_CALLS)
+        if self._progress and (self._through % stride == 0 or self._through == len(self._arrivals)):
+            self._progress(self._through / len(self._arrivals))
+
+    def _outcome(self, arrived: int, horizon: float) -> Outcome:
+        end = self._last_end
+        if horizon < math.inf:
+            end = horizon
+            for node in self._nodes:
+                if node.engine.busy:
+                    node.engine.halt(horizon)
+        return Outcome(
+            mode=self._mode,
+            settings=self._settings,
+            pools=tuple(self._totals),
+            arrived=arrived,
+            served=tuple(self._served),
+            refused=dict(self._refused),
+            unfinished=arrived - self._through,
+            gaps=self._gaps,
+            span_s=max(end - self._arrivals[0].at_s, SHORTEST_SPAN_S),
+        )
+
+
+SHORTEST_SPAN_S = 1e-3
+"""A simulation in which nothing ran still divides by its span."""
+
+
+def _capacity_tokens(pool: Pool, settings: Settings) -> int:
+    """KV tokens of one engine, whole blocks. Raises ForecastRefused if there is no room for a single one beside what all
+    prompts share, and DoesNotFit if the model does not fit."""
+    tokens = settings.kv_tokens
+    if tokens is None:
+        tokens = pool.model.kv_capacity_tokens(settings.memory_utilization, settings.max_num_batched_tokens)
+    size = settings.block_size
+    if tokens // size <= -(-settings.prefix_cached // size):
+        raise ForecastRefused(
+            f"an engine of {pool.name} holds {tokens} tokens of KV, which leaves none beside {settings.prefix_cached} "
+            f"cached ones in blocks of {size}: use more GPUs per engine, or a shorter prefix or smaller blocks"
+        )
+    return tokens // size * size
+
+
+def _served(leg: Leg, prefill: Leg | None, now: float) -> Served:
+    arrival = leg.arrival
+    first = prefill or leg
+    return Served(
+        number=leg.number,
+        path="split" if prefill else "whole",
+        prompt_tokens=arrival.prompt_tokens,
+        output_tokens=arrival.output_tokens,
+        cached_tokens=first.hit_tokens + first.shared_tokens,
+        ttft_s=leg.first_token_s - arrival.at_s,
+        e2e_s=now - arrival.at_s,
+        queue_s=first.began_s - first.submitted_s,
+        prefill_s=first.first_token_s - first.began_s,
+        transfer_s=leg.loaded_s - leg.load_began_s if prefill else 0.0,
+        decode_queue_s=leg.load_began_s - leg.submitted_s + leg.began_s - leg.loaded_s if prefill else 0.0,
+        first_step_s=leg.first_token_s - leg.began_s if prefill else 0.0,
+        preemptions=leg.preemptions + (prefill.preemptions if prefill else 0),
+    )
