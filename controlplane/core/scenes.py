@@ -47,9 +47,21 @@ class SceneModel:
 
 
 @dataclass(frozen=True)
+class SceneTraffic:
+    """What clients send to all models of a scene together. 0 tokens: lengths as in a trace of real conversations."""
+
+    requests_per_s: float = 1.0
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    by_default: bool = False
+    """Whether it flows unless the operator says otherwise."""
+
+
+@dataclass(frozen=True)
 class Scene:
     nodes: tuple[SceneNode, ...] = ()
     models: tuple[SceneModel, ...] = ()
+    traffic: SceneTraffic = SceneTraffic()
 
 
 _DEMO = Scene(
@@ -80,7 +92,28 @@ _DEMO = Scene(
             slo_itl_ms=40.0,
         ),
     ),
+    traffic=SceneTraffic(by_default=True),
 )
+
+_FIELD = Scene(
+    nodes=tuple(SceneNode(f"n{number}", "sim:8xh100-sxm") for number in range(1, 9)),
+    models=(
+        SceneModel(
+            name="llama-3.1-70b",
+            source="meta-llama/Llama-3.1-70B-Instruct",
+            config="llama-3.1-70b",
+            engine_kind="simulated",
+            mode="monolithic",
+            connector="nixl",
+            pools=(ScenePool("mixed", 16, tensor_parallel=4),),
+            engine_args={"max_model_len": 32768, "max_num_seqs": 128},
+            slo_ttft_ms=1500.0,
+            slo_itl_ms=50.0,
+        ),
+    ),
+    traffic=SceneTraffic(3.0, prompt_tokens=4096, answer_tokens=300, by_default=True),
+)
+"""The fleet this product began with: whole requests on 64 GPUs, before they are split into prefill and decode."""
 
 _VLLM = Scene(
     nodes=(SceneNode("n1", "cpu:2"),),
@@ -108,4 +141,4 @@ _VLLM = Scene(
     ),
 )
 
-SCENES: Mapping[str, Scene] = {"demo": _DEMO, "vllm": _VLLM, "none": Scene()}
+SCENES: Mapping[str, Scene] = {"demo": _DEMO, "field": _FIELD, "vllm": _VLLM, "none": Scene()}

@@ -36,7 +36,7 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
     parser = argparse.ArgumentParser(prog="manage.py up", description="Start the whole stack on this machine.")
     parser.add_argument("--state", metavar="DIR", help="where everything is kept (default: TWINPOOL_STATE, else .twinpool)")
     parser.add_argument("--fleet", choices=sorted(SCENES), default="demo", help="what to start with (default: demo)")
-    parser.add_argument("--traffic", choices=["on", "off"], help="a gentle load (default: on for demo)")
+    parser.add_argument("--traffic", choices=["on", "off"], help="send requests (default: on for demo and field)")
     parser.add_argument("--port", type=_port, metavar="N", help=f"console (default {CONSOLE_PORT}; 0: any free one)")
     parser.add_argument("--router-port", type=_port, metavar="N", help=f"router (default {ROUTER_PORT}; 0: any free one)")
     parser.add_argument("--host", default="127.0.0.1", help="address of console and router (default 127.0.0.1)")
@@ -49,7 +49,7 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
     return Options(
         state=chosen(read.state, root),
         fleet=read.fleet,
-        traffic=read.traffic == "on" if read.traffic else read.fleet == "demo",
+        traffic=read.traffic == "on" if read.traffic else SCENES[read.fleet].traffic.by_default,
         console_port=read.port,
         router_port=read.router_port,
         host=read.host,

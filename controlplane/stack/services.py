@@ -163,9 +163,13 @@ def _agent(plan: Plan, node: SceneNode, common: Mapping[str, str]) -> Service:
 
 
 def _traffic(plan: Plan, common: Mapping[str, str]) -> Service:
+    wanted = plan.scene.traffic
+    load = ["--rate", f"{wanted.requests_per_s:g}"]
+    if wanted.prompt_tokens and wanted.answer_tokens:
+        load += ["--prompt-tokens", str(wanted.prompt_tokens), "--answer-tokens", str(wanted.answer_tokens)]
     return Service(
         name="traffic",
-        argv=_python("-m", "controlplane.traffic", "--router", plan.router_url),
+        argv=_python("-m", "controlplane.traffic", "--router", plan.router_url, *load),
         env=common,
         check=health.alive(0.5),
         stage=SOURCES,

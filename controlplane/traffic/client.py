@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 
 class RouterUnavailable(Exception):
     """The router could not be reached, or closed the connection before it answered."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back for a streamed request. `whole`: answered to its end. `prompt_tokens`: as the engine counted them, 0 if
+    it did not say."""
+
+    whole: bool
+    prompt_tokens: int = 0
 
 
 class Router:
@@ -30,10 +40,11 @@ class Router:
         except (ValueError, KeyError, TypeError) as error:
             raise RouterUnavailable(f"the router's list of models is not readable: {type(error).__name__}") from error
 
-    async def chat(self, request: dict[str, Any]) -> bool:
-        """Sends a streamed chat request; true when it was answered to its end. Raises RouterUnavailable."""
+    async def chat(self, request: dict[str, Any]) -> Answer:
+        """Sends a streamed chat request. Raises RouterUnavailable."""
         status, body = await self._exchange("POST", "/v1/chat/completions", json.dumps(request).encode())
-        return status == 200 and b"data: [DONE]" in body[-64:]
+        whole = status == 200 and b"data: [DONE]" in body[-64:]
+        return Answer(whole, _prompt_tokens(body) if whole else 0)
 
     async def _exchange(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         try:
@@ -57,6 +68,15 @@ class Router:
             return int(answer_head.split(b" ", 2)[1]), _dechunked(answer) if chunked else answer
         finally:
             writer.close()
+
+
+def _prompt_tokens(body: bytes) -> int:
+    """Of the usage event, the last before the end."""
+    event = body.rstrip().removesuffix(b"data: [DONE]").rstrip().rpartition(b"data: ")[2]
+    try:
+        return int(json.loads(event)["usage"]["prompt_tokens"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def _dechunked(data: bytes) -> bytes:

@@ -7,10 +7,12 @@ import random
 import time
 from collections.abc import Sequence
 
-from controlplane.traffic.client import Router, RouterUnavailable
+from controlplane.traffic.client import Answer, Router, RouterUnavailable
 from controlplane.traffic.lengths import Lengths
 
 _MAX_OPEN = 64
+_OPEN_S = 60.0
+"""So many seconds of arrivals may be open if that is more."""
 _REPORT_EVERY_S = 60.0
 _MODELS_EVERY_S = 10.0
 _WORDS = (  # noqa: SIM905
@@ -24,17 +26,22 @@ _WORDS = (  # noqa: SIM905
     "volume wallet weather window winter wisdom yellow zone "
 ).split()
 _SYSTEM = "You are a helpful assistant of a company that answers questions about its products in plain and short sentences."
-_CHARACTERS_PER_TOKEN = 4
+_CHARACTERS_PER_TOKEN = 4.0
+"""Until answers tell what the engines' tokenizer makes of these words."""
+_LEARNING = 0.2
+"""Weight of the newest answer."""
 
 
 class Generator:
-    """Sends `rate_per_s` requests a second to all models together, at most 64 open at a time, until told to stop."""
+    """Sends `rate_per_s` requests a second to all models together, until told to stop. At most 64 or a minute's are open."""
 
     def __init__(self, router: Router, lengths: Sequence[Lengths], rate_per_s: float, rng: random.Random) -> None:
         self._router = router
         self._lengths = lengths
         self._rate_per_s = rate_per_s
         self._rng = rng
+        self._max_open = max(_MAX_OPEN, round(_OPEN_S * rate_per_s))
+        self._characters_per_token = _CHARACTERS_PER_TOKEN
         self._models: list[str] = []
         self._models_at = float("-inf")
         self._open: set[asyncio.Task[None]] = set()
@@ -64,7 +71,7 @@ class Generator:
             print(f"router not reachable, trying again: {error}", flush=True)  # noqa: T201
 
     def _send_one(self) -> None:
-        if not self._models or len(self._open) >= _MAX_OPEN:
+        if not self._models or len(self._open) >= self._max_open:
             self._skipped += 1
             return
         task = asyncio.create_task(self._request(self._rng.choice(self._models), self._rng.choice(self._lengths)))
@@ -72,22 +79,27 @@ class Generator:
         task.add_done_callback(self._open.discard)
 
     async def _request(self, model: str, lengths: Lengths) -> None:
+        prompt = self._prompt(lengths)
         request = {
             "model": model,
             "stream": True,
+            "stream_options": {"include_usage": True},
             "max_tokens": lengths.answer_tokens,
             "ignore_eos": True,
-            "messages": [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": self._prompt(lengths)}],
+            "messages": [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": prompt}],
         }
         try:
-            answered = await self._router.chat(request)
+            answer = await self._router.chat(request)
         except RouterUnavailable:
-            answered = False
-        self._done += answered
-        self._failed += not answered
+            answer = Answer(whole=False)
+        if answer.prompt_tokens:
+            seen = (len(_SYSTEM) + len(prompt)) / answer.prompt_tokens
+            self._characters_per_token += _LEARNING * (seen - self._characters_per_token)
+        self._done += answer.whole
+        self._failed += not answer.whole
 
     def _prompt(self, lengths: Lengths) -> str:
-        characters = max(1, lengths.prompt_tokens * _CHARACTERS_PER_TOKEN - len(_SYSTEM))
+        characters = max(1, round(lengths.prompt_tokens * self._characters_per_token) - len(_SYSTEM))
         words = self._rng.choices(_WORDS, k=characters // 5 + 1)
         return " ".join(words)[:characters]
 

@@ -69,8 +69,9 @@ def test_an_address_of_another_machine_is_refused() -> None:
         options.parse(["--host", "my host"], Path("/"))
 
 
-def test_traffic_is_on_for_the_demonstration_alone_unless_asked() -> None:
+def test_traffic_is_on_for_the_fleets_that_say_so_unless_asked() -> None:
     assert options.parse([], Path("/")).traffic
+    assert options.parse(["--fleet", "field"], Path("/")).traffic
     assert not options.parse(["--traffic", "off"], Path("/")).traffic
     assert not options.parse(["--fleet", "vllm"], Path("/")).traffic
 

@@ -9,19 +9,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from controlplane.traffic.client import Router, RouterUnavailable
+from controlplane.traffic.client import Answer, Router, RouterUnavailable
 from controlplane.traffic.generator import Generator
 from controlplane.traffic.lengths import Lengths, load_lengths
 
-Answer = Callable[[bytes], bytes]
+Replies = Callable[[bytes], bytes]
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Callable[[Answer], Awaitable[str]]]:
+async def serve() -> AsyncIterator[Callable[[Replies], Awaitable[str]]]:
     servers: list[asyncio.Server] = []
 
-    async def start(answer: Answer) -> str:
+    async def start(answer: Replies) -> str:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -49,8 +49,30 @@ def test_the_sample_keeps_the_traces_lengths_within_the_limits() -> None:
 async def test_a_chunked_stream_counts_as_answered_only_with_its_end(serve) -> None:
     whole = await serve(lambda _: CHUNKED + b"6\r\ndata: \r\nc\r\n1\n\ndata: [DO\r\n5\r\nNE]\n\n\r\n0\r\n\r\n")
     cut = await serve(lambda _: CHUNKED + b"9\r\ndata: 1\n\n\r\n0\r\n\r\n")
-    assert await Router(whole).chat({"model": "m"}) is True
-    assert await Router(cut).chat({"model": "m"}) is False
+    assert await Router(whole).chat({"model": "m"}) == Answer(whole=True)
+    assert await Router(cut).chat({"model": "m"}) == Answer(whole=False)
+
+
+async def test_prompts_come_to_the_wanted_length_by_what_the_engines_count(serve) -> None:
+    sizes: list[int] = []
+    stop = asyncio.Event()
+
+    def answer(request: bytes) -> bytes:
+        if request.startswith(b"GET"):
+            return b'HTTP/1.1 200 OK\r\n\r\n{"data": [{"id": "m"}]}'
+        body = json.loads(request.partition(b"\r\n\r\n")[2])
+        tokens = sum(len(message["content"]) for message in body["messages"]) // 3  # 3 characters a token
+        sizes.append(tokens)
+        if len(sizes) == 60:
+            stop.set()
+        usage = json.dumps({"choices": [], "usage": {"prompt_tokens": tokens}}).encode()
+        return b"HTTP/1.1 200 OK\r\n\r\ndata: %b\n\ndata: [DONE]\n\n" % usage
+
+    generator = Generator(Router(await serve(answer)), [Lengths(500, 7)], 100.0, random.Random(1))
+    async with asyncio.timeout(60):
+        await generator.run(stop)
+    assert sizes[0] > 600
+    assert abs(sizes[-1] - 500) < 10
 
 
 @pytest.mark.parametrize("nonsense", [b"", b"garbage\r\n\r\n", CHUNKED + b"zz\r\n"])
