@@ -1,62 +1,78 @@
-"""Sizes of a model computed from its config.json: KV cache, weights, parameters. Pure; all sizes in bytes.
+"""Sizes of a model's KV cache computed from its config.json. Pure; all sizes in bytes, of the whole engine unless said.
 
-KV bytes per token are what all GPUs of an engine hold together; with more GPUs than KV heads each GPU holds a copy of a
-head, which `kv_bytes_per_token_per_gpu` counts and the transfer size does not.
+Two ways to count. *Ideal* is what the architecture needs: a layer with a window keeps the window's tokens, a state has a
+fixed size. *Reserved* is what an engine sets aside per token when every attention layer keeps every token. vLLM 0.32 does so
+where its hybrid KV cache manager is off: on a CPU, with chunked attention, with KV connectors that do not support it. Where
+it is on (GPU with NixlConnector, by default) layers with a window free what lies before it, and hold up to a batch's tokens
+more than the window while a prompt is computed. So `reserved_bytes_per_token` is the upper bound to plan capacity on.
+
+More GPUs than KV heads hold copies of a head, which the per-GPU figures count and a transfer does not. A latent (MLA) is one
+vector for keys and values together, which every GPU of the group holds whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controlplane.core.attention import attention_flops, heads_per_gpu, kv_read_bytes, kv_read_line, state_bytes
-from controlplane.core.modelconfig import ConfigRefused, kv_element_bytes, read_shape
-from controlplane.core.shapes import Shape
+from controlplane.core.attention import (
+    PACKED_LATENT,
+    attention_flops,
+    head_token_bytes,
+    heads_per_gpu,
+    kv_element_bytes,
+    kv_read_bytes,
+    kv_read_line,
+    state_bytes,
+)
+from controlplane.core.configfields import ConfigRefused
+from controlplane.core.modelconfig import read_shape
+from controlplane.core.modelsize import (
+    Parameters,
+    active_parameters,
+    flops_per_token,
+    linear_bytes,
+    parameters,
+    weights_bytes,
+)
+from controlplane.core.shapes import Attention, Shape
 
 __all__ = [
+    "MAX_TOKENS",
+    "PACKED_LATENT",
     "ConfigRefused",
     "Parameters",
+    "active_parameters",
     "attention_flops",
+    "checked_tokens",
+    "fixed_bytes_of_shape",
+    "fixed_bytes_per_request",
+    "flops_per_token",
     "ideal_bytes",
+    "indexer_bytes_per_token",
     "kv_bytes_of_shape",
     "kv_bytes_per_token",
     "kv_bytes_per_token_per_gpu",
     "kv_element_bytes",
     "kv_read_bytes",
     "kv_read_line",
+    "linear_bytes",
     "parameters",
+    "reserved_bytes",
+    "reserved_bytes_per_token",
+    "reserved_bytes_per_token_per_gpu",
+    "state_bytes_per_request_per_gpu",
     "transfer_bytes",
+    "transfer_bytes_per_token",
+    "transfer_fixed_bytes",
     "weights_bytes",
 ]
 
-
-@dataclass(frozen=True)
-class Parameters:
-    """Numbers of weights. `linear` are all matrices inside the layers, `linear_active` those that one token passes."""
-
-    linear: int
-    linear_active: int
-    expert_linear: int
-    """The part of `linear` that sits in experts of which a token passes only some."""
-    embedding: int
-    head: int
-    """0 when tied to the embedding."""
-    other: int
-    """Norms and biases."""
-
-    @property
-    def total(self) -> int:
-        return self.linear + self.embedding + self.head + self.other
-
-    @property
-    def active(self) -> int:
-        """Parameters one token uses, embedding and head included."""
-        return self.linear_active + self.embedding + self.head + self.other
+MAX_TOKENS = 1 << 31
 
 
 def kv_bytes_per_token(config: Mapping[str, Any], dtype: str | None = None) -> int:
-    """KV-cache bytes that one token takes in the whole engine. `dtype` is the KV cache's (None or "auto": the model's own).
+    """`kv_bytes_of_shape` of a config.json. `dtype` is the KV cache's (None or "auto": the model's own).
 
     Llama-3.1-70B in bf16: 327,680. Raises ConfigRefused naming the field that is missing or not supported.
     """
@@ -64,55 +80,119 @@ def kv_bytes_per_token(config: Mapping[str, Any], dtype: str | None = None) -> i
 
 
 def kv_bytes_of_shape(shape: Shape, dtype: str | None = None) -> int:
-    """`kv_bytes_per_token` for a config that was read already."""
-    elements = sum(each.cached_layers * each.kv_heads * each.kv_elements for each in shape.attention if not each.window)
-    return elements * kv_element_bytes(shape, dtype)
+    """Bytes of keys and values by which a request grows with each token, once it is longer than every window.
+
+    A model whose layers all have a window stops growing: for it, what a token takes until then. An indexer's keys are apart
+    (`indexer_bytes_per_token`). Raises ConfigRefused for an unknown data type.
+    """
+    return sum(_token_bytes(shape, group, dtype) for group in _growing(shape))
 
 
 def kv_bytes_per_token_per_gpu(shape: Shape, tensor_parallel: int, dtype: str | None = None) -> int:
-    """KV-cache bytes that one token takes on one GPU: heads are split, and copied once there are more GPUs than heads."""
-    groups = (each for each in shape.attention if not each.window)
-    elements = sum(each.cached_layers * heads_per_gpu(each, tensor_parallel) * each.kv_elements for each in groups)
-    return elements * kv_element_bytes(shape, dtype)
+    """`kv_bytes_of_shape` on one GPU: heads are split, and copied once there are more GPUs than heads."""
+    return sum(_token_bytes(shape, group, dtype, tensor_parallel) for group in _growing(shape))
+
+
+def fixed_bytes_per_request(config: Mapping[str, Any], dtype: str | None = None) -> int:
+    """`fixed_bytes_of_shape` of a config.json."""
+    return fixed_bytes_of_shape(read_shape(config), dtype)
+
+
+def fixed_bytes_of_shape(shape: Shape, dtype: str | None = None) -> int:
+    """What a request longer than every window takes besides `kv_bytes_of_shape` per token: full windows and states.
+
+    0 where all layers have a window (see `kv_bytes_of_shape`); `ideal_bytes` caps.
+    """
+    growing = _growing(shape)
+    windows = sum(_token_bytes(shape, group, dtype) * group.window for group in shape.attention if group not in growing)
+    return windows + _states(shape)
+
+
+def indexer_bytes_per_token(shape: Shape) -> int:
+    """Keys of a sparse-attention indexer (DeepSeek-V3.2), which a request keeps besides its latents."""
+    return sum(group.layers * group.indexer_bytes for group in shape.attention)
 
 
 def ideal_bytes(shape: Shape, dtype: str | None, tokens: int) -> int:
-    """KV cache and state that a request of `tokens` needs in the whole engine, if windowed layers keep their window only."""
-    kept = (
-        each.cached_layers * each.kv_heads * each.kv_elements * (min(tokens, each.window) if each.window else tokens)
-        for each in shape.attention
-    )
-    return sum(kept) * kv_element_bytes(shape, dtype) + sum(state_bytes(shape, each) for each in shape.attention)
+    """Keys, values and states that a request of `tokens` needs: windows cap, states are whole from the first token.
+
+    Beyond the windows `kv_bytes_of_shape` x tokens + `fixed_bytes_of_shape`. An indexer's keys are not in it.
+    Raises ConfigRefused for a count of tokens that is none.
+    """
+    tokens = checked_tokens(tokens)
+    kept = (_token_bytes(shape, group, dtype) * min(tokens, group.window or tokens) for group in shape.attention)
+    return sum(kept) + _states(shape)
+
+
+def reserved_bytes_per_token(shape: Shape, dtype: str | None = None) -> int:
+    """What an engine sets aside per token when every attention layer keeps it (see above), an indexer's keys included."""
+    return sum(_token_bytes(shape, group, dtype) for group in shape.attention) + indexer_bytes_per_token(shape)
+
+
+def reserved_bytes_per_token_per_gpu(shape: Shape, tensor_parallel: int, dtype: str | None = None) -> int:
+    """`reserved_bytes_per_token` on one GPU; latents and the indexer's keys are not divided."""
+    tokens = sum(_token_bytes(shape, group, dtype, tensor_parallel) for group in shape.attention)
+    return tokens + indexer_bytes_per_token(shape)
+
+
+def reserved_bytes(shape: Shape, dtype: str | None, tokens: int) -> int:
+    """What an engine sets aside for a request of `tokens`: `reserved_bytes_per_token` each, and its states."""
+    return reserved_bytes_per_token(shape, dtype) * checked_tokens(tokens) + _states(shape)
+
+
+def state_bytes_per_request_per_gpu(shape: Shape, tensor_parallel: int) -> int:
+    """Recurrent and convolution states of a request on one GPU: tensor parallelism divides their heads."""
+    return -(-_states(shape) // tensor_parallel)
 
 
 def transfer_bytes(shape: Shape, dtype: str | None, tokens: int) -> int:
-    """What a KV transfer of a prompt of `tokens` moves, in bytes: what `ideal_bytes` counts, once, whatever the TP."""
-    return ideal_bytes(shape, dtype, tokens)
+    """What a KV transfer of a prompt of `tokens` moves, once, whatever the tensor parallelism.
 
-
-def parameters(shape: Shape) -> Parameters:
-    """Parameter counts of a dense or simple mixture-of-experts decoder."""
-    matrices = 3 if shape.gated_mlp else 2
-    query, key_value = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    attention = shape.layers * 2 * shape.hidden * (query + key_value)
-    dense = (shape.layers - shape.moe_layers) * matrices * shape.hidden * shape.intermediate
-    always = shape.moe_layers * shape.hidden * (shape.experts + matrices * shape.shared_intermediate)
-    expert = shape.moe_layers * matrices * shape.hidden * shape.expert_intermediate
-    norms = shape.hidden * (2 * shape.layers + 1) + (2 * shape.head_dim * shape.layers if shape.qk_norm else 0)
-    biases = shape.layers * (query + 2 * key_value) if shape.attention_bias else 0
-    embedding = shape.vocab * shape.hidden
-    return Parameters(
-        linear=attention + dense + always + expert * shape.experts,
-        linear_active=attention + dense + always + expert * shape.experts_per_token,
-        expert_linear=expert * shape.experts,
-        embedding=embedding,
-        head=0 if shape.tied_head else embedding,
-        other=norms + biases,
+    As vLLM's NixlConnector does it: a sliding layer's window only, states whole, an indexer's keys too. Chunked layers are
+    moved whole, because vLLM keeps them whole.
+    """
+    tokens = checked_tokens(tokens)
+    moved = (
+        _token_bytes(shape, group, dtype) * (min(tokens, group.window) if group.kind == "sliding" else tokens)
+        for group in shape.attention
     )
+    return sum(moved) + indexer_bytes_per_token(shape) * tokens + _states(shape)
 
 
-def weights_bytes(shape: Shape) -> int:
-    """Bytes of all weights in the whole engine, before any copy that tensor parallelism makes."""
-    counts = parameters(shape)
-    rest = counts.embedding + counts.head + counts.other
-    return round(counts.linear * shape.weight_bytes) + rest * shape.activation_bytes
+def transfer_bytes_per_token(shape: Shape, dtype: str | None = None) -> int:
+    """The part of `transfer_bytes` that grows with each token of a prompt longer than every window: what routers count with.
+
+    With `transfer_fixed_bytes` it is exact beyond the windows.
+    """
+    kept = [group for group in shape.attention if group.kind != "sliding"] or shape.attention
+    return sum(_token_bytes(shape, group, dtype) for group in kept) + indexer_bytes_per_token(shape)
+
+
+def transfer_fixed_bytes(shape: Shape, dtype: str | None = None) -> int:
+    """The part of `transfer_bytes` that every prompt longer than the windows has: full sliding windows and states."""
+    sliding = [group for group in shape.attention if group.kind == "sliding"]
+    if len(sliding) == len(shape.attention):
+        return 0
+    return sum(_token_bytes(shape, group, dtype) * group.window for group in sliding) + _states(shape)
+
+
+def checked_tokens(tokens: object) -> int:
+    """A count of tokens from outside. Raises ConfigRefused unless it is a whole number from 1 to MAX_TOKENS."""
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MAX_TOKENS:
+        raise ConfigRefused("tokens", f"must be a whole number from 1 to {MAX_TOKENS:,}, got {tokens!r:.60}")
+    return tokens
+
+
+def _growing(shape: Shape) -> Iterable[Attention]:
+    """Groups that keep every token; all, if every layer that keeps tokens has a window."""
+    return [group for group in shape.attention if not group.window and group.kv_heads] or shape.attention
+
+
+def _token_bytes(shape: Shape, group: Attention, dtype: str | None, tensor_parallel: int = 1) -> int:
+    if not group.kv_heads:
+        return 0
+    return group.cached_layers * heads_per_gpu(group, tensor_parallel) * head_token_bytes(shape, group, dtype)
+
+
+def _states(shape: Shape) -> int:
+    return sum(state_bytes(shape, group) for group in shape.attention)

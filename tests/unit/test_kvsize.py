@@ -119,8 +119,9 @@ def test_a_missing_field_is_named(field: str) -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "kv_lora_rank"),
-        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"}, "hybrid_override_pattern"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank"),
+        ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "qk_rope_head_dim"),
+        ({"hybrid_override_pattern": "M-M*"}, "hybrid_override_pattern"),
         ({"model_type": "somebody_new"}, "model_type"),
         ({"sliding_window": 4096}, "sliding_window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
@@ -135,8 +136,9 @@ def test_a_missing_field_is_named(field: str) -> None:
         ({"torch_dtype": "int3"}, "torch_dtype"),
         ({"v_head_dim": 64}, "v_head_dim"),
         ({"text_config": 5}, "text_config"),
-        ({"text_config": {"model_type": "llama"}}, "text_config.hidden_size"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.quant_method"),
+        ({"text_config": {"model_type": "llama"}}, "text_config.vocab_size"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "quantization_config.quant_method"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.bits"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_field(change: dict[str, Any], field: str) -> None:
