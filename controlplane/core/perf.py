@@ -73,8 +73,9 @@ class PhaseModel:
 
     def __post_init__(self) -> None:
         tp = self.tensor_parallel
-        if tp < 1 or any(group.heads % tp for group in self.shape.attention):
-            raise DoesNotFit(f"{self.shape.heads} attention heads cannot be split over {tp} GPUs")
+        if tp < 1 or not self.shape.splits_over(tp):
+            heads = f"{self.shape.heads} attention heads ({self.shape.kv_heads} KV heads)"
+            raise DoesNotFit(f"{heads} cannot be split over {tp} GPUs")
         constants = terms(self.shape, self.gpu, tp, self.kv_dtype, self.stack, self.experts)
         object.__setattr__(self, "_terms", constants)
 
@@ -90,9 +91,9 @@ class PhaseModel:
         model_types = {model_type for model_type, _ in stack.host_layer_s or ()}
         found = {
             f"the efficiencies of {gpu.name} are borrowed from h100-sxm, not measured": gpu.basis == "guess",
-            "expert imbalance and token exchange are assumed, not measured": bool(shape.experts),
+            "expert imbalance and token exchange are assumed, not measured": any(group.experts for group in shape.mlp),
             "attention other than full causal was not measured": any(g.kind != "full" for g in shape.attention),
-            "FP8 products are taken to be as efficient as bf16 ones": shape.weight_bytes == 1,
+            "FP8 products are taken to be as efficient as bf16 ones": shape.compute_bits == 8,
             f"more than {SERVER_GPUS} GPUs need links between servers, which were not measured": (
                 self.tensor_parallel > SERVER_GPUS
             ),
@@ -104,13 +105,13 @@ class PhaseModel:
 
     @property
     def kv_token_bytes(self) -> int:
-        """KV bytes of one token in the whole engine: what a transfer moves."""
-        return kvsize.kv_bytes_of_shape(self.shape, self.kv_dtype)
+        """KV bytes of one token in the whole engine: what a transfer moves, full windows and states apart."""
+        return kvsize.transfer_bytes_per_token(self.shape, self.kv_dtype)
 
     @property
     def kv_token_bytes_per_gpu(self) -> int:
-        """KV bytes of one token on each GPU."""
-        return kvsize.kv_bytes_per_token_per_gpu(self.shape, self.tensor_parallel, self.kv_dtype)
+        """KV bytes that an engine reserves for one token on each GPU."""
+        return kvsize.reserved_bytes_per_token_per_gpu(self.shape, self.tensor_parallel, self.kv_dtype)
 
     def prefill(self, tokens: int, past: int = 0, batch: int = 1) -> StepCost:
         """One step that computes `tokens` new prompt tokens of each of `batch` sequences, after `past` cached ones."""
@@ -136,17 +137,11 @@ class PhaseModel:
             kv_bytes = segment.base_bytes * decodes + segment.slope_bytes * context
             kv_flops = segment.base_flops * decodes + segment.slope_flops * context
         attention_s = attention_flops / t.attention_rate
-        kernels_s, host_s, inside_s, clock = (
-            work.kernels_s + attention_s + kv_s,
-            t.host_s,
-            work.linear_s + attention_s,
-            DECODE_CLOCK,
-        )
-        other_s = work.other_s
+        kernels_s, inside_s = work.kernels_s + attention_s + kv_s, work.linear_s + attention_s
+        other_s, host_s, clock = work.other_s, t.host_s, DECODE_CLOCK
         if new > decodes:
             kernels_s, inside_s = kernels_s * stack.prefill, inside_s * stack.prefill
-            host_s, clock = t.host_prefill_s, PREFILL_CLOCK
-            other_s += t.collective_prefill_s
+            other_s, host_s, clock = other_s + t.collective_prefill_s, t.host_prefill_s, PREFILL_CLOCK
         gpu_s = kernels_s + other_s
         seconds = max(gpu_s, host_s, stack.overlap * (gpu_s + host_s)) + stack.sequence_s * decodes
         busy_s = (work.tile_flops + attention_flops) / (t.engine_peak * clock)
@@ -182,15 +177,14 @@ class PhaseModel:
         weight_bytes, row_flops = t.dense_bytes, t.dense_flops * new
         tile_flops = t.dense_flops * TILE_ROWS * -(-new // TILE_ROWS)
         linear_s = max(t.dense_flops * rows / t.linear_rate, t.dense_bytes / t.weight_rate)
-        if t.experts:
-            touched = t.touched(new)
-            expert_rows = new * t.expert_rows
-            expert_bytes = t.expert_bytes * touched / t.experts
-            padded = expert_rows * t.imbalance + self.gpu.efficiency.rows_half * touched
-            linear_s += max(t.expert_flops * padded / t.linear_rate, expert_bytes / t.weight_rate)
-            weight_bytes += expert_bytes
-            row_flops += t.expert_flops * expert_rows
-            tile_flops += t.expert_flops * TILE_ROWS * max(touched, expert_rows / TILE_ROWS)
+        for group in t.experts:
+            touched, routed = group.touched(new), new * group.chosen
+            read_bytes = group.bytes * touched / group.experts
+            padded = routed * t.imbalance + self.gpu.efficiency.rows_half * touched
+            linear_s += max(group.flops * padded / t.linear_rate, read_bytes / t.weight_rate)
+            weight_bytes += read_bytes
+            row_flops += group.flops * routed
+            tile_flops += group.flops * max(TILE_ROWS * touched, routed)
         head_s = max(t.head_bytes / t.weight_rate, t.head_flops * sampled / t.bf16_rate)
         moved = t.elementwise_bytes * new
         message_s = t.message_s * new * (t.long_message if new > LONG_MESSAGE_TOKENS else 1.0)
@@ -214,7 +208,8 @@ class PhaseModel:
         if usable < needed + token:
             raise DoesNotFit(
                 f"the model needs {needed / 1e9:.1f} GB on each of {tp} {self.gpu.name} before any KV cache, "
-                f"{(needed - usable) / 1e9:.1f} GB more than {memory_utilization:.0%} of its memory; use more GPUs"
+                f"{(needed - usable) / 1e9:.1f} GB more than {memory_utilization:.0%} of its memory; "
+                "use more GPUs or smaller steps"
             )
         return int((usable - needed) // token)
 

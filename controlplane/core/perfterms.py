@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from controlplane.core import kvsize
+from controlplane.core.attention import STATE_FLOPS
 from controlplane.core.gpus import ExpertCosts, Gpu, Stack
-from controlplane.core.shapes import Attention, Shape
+from controlplane.core.shapes import Attention, Mlp, Shape
 
 
 class KvSegment(NamedTuple):
@@ -25,6 +26,21 @@ class KvSegment(NamedTuple):
     """FLOPs of the whole engine, the rest per GPU."""
 
 
+class Experts(NamedTuple):
+    """Layers with experts, all of one kind. FLOPs of one row in one expert of each layer; bytes of all experts."""
+
+    flops: float
+    bytes: float
+    experts: int
+    chosen: int
+    missed_by_token: float
+    """Chance that one token does not choose a given expert."""
+
+    def touched(self, tokens: int) -> float:
+        """Experts per layer that a step of `tokens` reads, if tokens chose evenly."""
+        return self.experts * (1 - self.missed_by_token**tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What `PhaseModel.step` would compute anew each time. FLOPs and bytes are whole-engine, `*_rate` are engine-wide and
@@ -33,18 +49,10 @@ class Terms:
     dense_flops: float
     """Of one row in matrices that every token passes."""
     dense_bytes: float
-    expert_flops: float
-    """Of one row in one expert of every layer that has experts."""
-    expert_bytes: float
-    """All experts."""
-    experts: int
-    expert_rows: int
-    """Experts that one token passes."""
+    experts: tuple[Experts, ...]
     imbalance: float
-    missed_by_token: float
-    """Chance that one token does not choose a given expert."""
-    windowed: Shape | None
-    """The shape, where some layers see a window only: prefill attention is then no constant times pairs of tokens."""
+    limited: Shape | None
+    """The shape, where some layers see less than all tokens: prefill attention is then no constant times pairs."""
     pair_flops: float
     """Attention of one pair of tokens."""
     state_flops: float
@@ -75,14 +83,10 @@ class Terms:
     host_s: float
     host_prefill_s: float
 
-    def touched(self, tokens: int) -> float:
-        """Experts per layer that a step of `tokens` reads, if tokens chose evenly."""
-        return self.experts * (1 - self.missed_by_token**tokens)
-
     def prefill_attention_flops(self, tokens: int, past: int) -> float:
         """Without the recurrences of state layers."""
-        if self.windowed:
-            return kvsize.attention_flops(self.windowed, tokens, past) - self.state_flops * tokens
+        if self.limited:
+            return kvsize.attention_flops(self.limited, tokens, past) - self.state_flops * tokens
         return self.pair_flops * tokens * (past + tokens / 2)
 
     def segment(self, context: float) -> KvSegment:
@@ -96,26 +100,22 @@ class Terms:
 def terms(shape: Shape, gpu: Gpu, tensor_parallel: int, kv_dtype: str | None, stack: Stack, experts: ExpertCosts) -> Terms:
     """The constants of a model on `tensor_parallel` GPUs. Raises ConfigRefused for an unknown KV data type."""
     tp, eff = tensor_parallel, gpu.efficiency
-    counts = kvsize.parameters(shape)
+    counts, stored = kvsize.parameters(shape), kvsize.linear_bytes(shape)
     head = shape.vocab * shape.hidden
-    peak = gpu.fp8_flops if shape.weight_bytes == 1 and gpu.fp8_flops else gpu.bf16_flops
+    peak = gpu.fp8_flops if shape.compute_bits == 8 and gpu.fp8_flops else gpu.bf16_flops
     ring = 2 * (tp - 1) / tp
     reduces = 2 * shape.layers * stack.collective if tp > 1 else 0.0
     host = shape.layers * stack.host_s(shape.model_type, eff.architecture)
     width = _split_width(shape) / tp
-    copies = shape.moe_layers * shape.experts_per_token * experts.exchange_passes * shape.hidden
+    copies = sum(group.layers * group.chosen for group in shape.mlp) * experts.exchange_passes * shape.hidden
     return Terms(
         dense_flops=2 * (counts.linear - counts.expert_linear),
-        dense_bytes=(counts.linear - counts.expert_linear) * shape.weight_bytes,
-        expert_flops=2 * counts.expert_linear / shape.experts if shape.experts else 0.0,
-        expert_bytes=counts.expert_linear * shape.weight_bytes,
-        experts=shape.experts,
-        expert_rows=shape.experts_per_token,
+        dense_bytes=stored.always,
+        experts=tuple(_experts(group) for group in shape.mlp if group.experts),
         imbalance=experts.imbalance,
-        missed_by_token=1 - shape.experts_per_token / shape.experts if shape.experts else 0.0,
-        windowed=shape if any(group.window for group in shape.attention) else None,
+        limited=shape if any(group.sees for group in shape.attention) else None,
         pair_flops=sum(_pair_flops(group) for group in shape.attention),
-        state_flops=kvsize.attention_flops(shape, 1, 0) - sum(_pair_flops(group) for group in shape.attention) / 2,
+        state_flops=sum(STATE_FLOPS * group.layers * group.state_elements for group in shape.attention),
         head_flops=2 * head,
         head_bytes=head * 2,
         kv_segments=tuple(_segments(shape, gpu, tp, kv_dtype)),
@@ -131,21 +131,29 @@ def terms(shape: Shape, gpu: Gpu, tensor_parallel: int, kv_dtype: str | None, st
         collective_prefill_s=reduces * ring * eff.collective_prefill_s * stack.collective_prefill,
         message_s=reduces * ring * shape.hidden * 2 / (gpu.link_bytes * eff.link),
         long_message=stack.collective_long if tp > 2 else 1.0,
-        launch_s=shape.layers * eff.layer_s + eff.step_s + shape.moe_layers * experts.layer_s,
+        launch_s=shape.layers * eff.layer_s
+        + eff.step_s
+        + sum(group.layers for group in shape.mlp if group.experts) * experts.layer_s,
         host_s=host,
         host_prefill_s=host * stack.host_prefill,
+    )
+
+
+def _experts(group: Mlp) -> Experts:
+    return Experts(
+        flops=2.0 * group.layers * group.expert,
+        bytes=group.layers * group.expert * group.experts * group.expert_bytes,
+        experts=group.experts,
+        chosen=group.chosen,
+        missed_by_token=1 - group.chosen / group.experts,
     )
 
 
 def _split_width(shape: Shape) -> float:
     """Numbers per token, summed over layers, that heads and MLPs write: the part that tensor parallelism divides."""
     matrices = 3 if shape.gated_mlp else 2
-    heads = sum(
-        g.layers * (g.heads + 2 * g.kv_heads * (g.kind != "latent")) * (g.key_dim + g.value_dim) for g in shape.attention
-    )
-    expert = shape.experts_per_token * shape.expert_intermediate + shape.shared_intermediate
-    dense_layers = shape.layers - shape.moe_layers
-    return heads + matrices * (dense_layers * shape.intermediate + shape.moe_layers * expert)
+    heads = sum(g.layers * (g.heads + 2 * g.kv_heads) * (g.key_dim + g.value_dim) for g in shape.attention)
+    return heads + matrices * sum(group.layers * group.width for group in shape.mlp)
 
 
 def _segments(shape: Shape, gpu: Gpu, tp: int, kv_dtype: str | None) -> Iterator[KvSegment]:
@@ -156,24 +164,24 @@ def _segments(shape: Shape, gpu: Gpu, tp: int, kv_dtype: str | None) -> Iterator
     while until < math.inf:
         start = until
         base, slope, until = kvsize.kv_read_line(shape, tp, kv_dtype, 1, start)
-        seen = [group for group in shape.attention if not group.window or start < group.window]
+        seen = [group for group in shape.attention if not group.sees or start < group.sees]
         full = [group for group in shape.attention if group not in seen]
         flops = sum(_decode_flops(group) for group in seen)
-        full_flops = sum(_decode_flops(group) * group.window for group in full)
+        full_flops = sum(_decode_flops(group) * group.sees for group in full)
         yield KvSegment(
             until=until,
             base_bytes=base,
             slope_bytes=slope,
             base_s=max(base * byte_s, full_flops * flop_s),
             slope_s=max(slope * byte_s, flops * flop_s),
-            base_flops=sum(_pair_flops(group) * group.window for group in full),
+            base_flops=sum(_pair_flops(group) * group.sees for group in full),
             slope_flops=sum(_pair_flops(group) for group in seen),
         )
 
 
 def _pair_flops(group: Attention) -> float:
-    """Of one pair of tokens in all layers of the group."""
-    return 2.0 * group.layers * group.heads * (group.key_dim + group.value_dim)
+    """Of one pair of tokens that sees another, in all layers of the group."""
+    return 2.0 * group.layers * group.heads * (group.key_dim + group.value_dim) if group.kind != "state" else 0.0
 
 
 def _decode_flops(group: Attention) -> float:

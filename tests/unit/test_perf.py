@@ -106,7 +106,7 @@ def test_a_model_that_does_not_fit_says_by_how_many_gb() -> None:
 
 
 def test_impossible_tensor_parallelism_is_refused() -> None:
-    with pytest.raises(DoesNotFit, match="64 attention heads cannot be split over 5 GPUs"):
+    with pytest.raises(DoesNotFit, match=r"64 attention heads \(8 KV heads\) cannot be split over 5 GPUs"):
         llama(tp=5)
     with pytest.raises(DoesNotFit):
         llama(tp=0)
