@@ -6,65 +6,88 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 
+class Known:
+    """A block that can be hit under its key."""
+
+    __slots__ = ("key", "owners")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.owners = 1
+
+
 class BlockCounts:
-    """A block is plain and free, private to one owner (counted by the owner), or keyed: held by owners, or idle and evicted
-    when plain ones are used up, least recently used first."""
+    """A block is plain and free, private to one owner (counted by the owner), or known: held by owners, or idle and evicted
+    when plain ones are used up, least recently used first. Several may be known under one key; the oldest is hit."""
 
     def __init__(self, num_blocks: int, prefix_caching: bool) -> None:
-        self._plain = num_blocks
+        self.plain = num_blocks
+        """Free blocks that nobody would miss."""
         self._caching = prefix_caching
-        self._idle: OrderedDict[int, None] = OrderedDict()
-        self._owners: dict[int, int] = {}
+        self._idle: OrderedDict[Known, None] = OrderedDict()
+        self._block_of: dict[int, Known] = {}
+        self._twins: dict[int, list[Known]] = {}
+        """Further blocks under a key of `_block_of`, oldest first."""
 
     @property
     def free(self) -> int:
         """Blocks that can be given out, idle ones included."""
-        return self._plain + len(self._idle)
+        return self.plain + len(self._idle)
 
     def take(self, count: int) -> None:
         """`count` (at most `free`) private blocks more."""
-        self._plain -= count
-        while self._plain < 0:
-            self._idle.popitem(last=False)
-            self._plain += 1
+        self.plain -= count
+        while self.plain < 0:
+            block, _ = self._idle.popitem(last=False)
+            self._evict(block)
+            self.plain += 1
 
-    def hit(self, keys: Sequence[int], limit: int) -> int:
-        """How many leading keys are known, at most `limit`."""
-        if not self._caching:
-            return 0
-        found, owners, idle = 0, self._owners, self._idle
+    def _evict(self, block: Known) -> None:
+        twins = self._twins.get(block.key)
+        if twins is None:
+            del self._block_of[block.key]
+            return
+        if self._block_of[block.key] is block:
+            self._block_of[block.key] = twins.pop(0)
+        else:
+            twins.remove(block)
+        if not twins:
+            del self._twins[block.key]
+
+    def hit(self, keys: Sequence[int], limit: int) -> list[Known]:
+        """The known blocks of the longest known prefix of `keys`, at most `limit`; not owned yet (see `share`)."""
+        found: list[Known] = []
         for key in keys[:limit]:
-            if key not in owners and key not in idle:
+            block = self._block_of.get(key)
+            if block is None:
                 break
-            found += 1
+            found.append(block)
         return found
 
-    def idle_among(self, keys: Sequence[int]) -> int:
-        return sum(key in self._idle for key in keys)
+    def idle_among(self, blocks: Sequence[Known]) -> int:
+        return sum(not block.owners for block in blocks)
 
-    def share(self, keys: Sequence[int]) -> None:
-        """One more owner for each of these known keys."""
-        for key in keys:
-            if key in self._idle:
-                del self._idle[key]
-                self._owners[key] = 1
-            else:
-                self._owners[key] += 1
+    def share(self, blocks: Sequence[Known]) -> None:
+        """One more owner for each of these blocks."""
+        for block in blocks:
+            if not block.owners:
+                del self._idle[block]
+            block.owners += 1
 
-    def remember(self, key: int) -> bool:
-        """A private block gets a key, unless another block has it: whether it did. Its owner then owns the key instead."""
-        if not self._caching or key in self._owners or key in self._idle:
-            return False
-        self._owners[key] = 1
-        return True
+    def remember(self, keys: Sequence[int]) -> list[Known]:
+        """As many private blocks of one owner become known under these keys (none without a prefix cache)."""
+        if not self._caching:
+            return []
+        blocks = [Known(key) for key in keys]
+        for block in blocks:
+            if self._block_of.setdefault(block.key, block) is not block:
+                self._twins.setdefault(block.key, []).append(block)
+        return blocks
 
-    def give_back(self, private: int, keys: Sequence[int]) -> None:
-        """An owner leaves `private` counted blocks and its keys. The end of a prefix is evicted before its start."""
-        self._plain += private
-        for key in reversed(keys):
-            owners = self._owners[key] - 1
-            if owners:
-                self._owners[key] = owners
-            else:
-                del self._owners[key]
-                self._idle[key] = None
+    def give_back(self, private: int, known: Sequence[Known]) -> None:
+        """An owner leaves `private` counted blocks and its known ones. The end of a prefix is evicted before its start."""
+        self.plain += private
+        for block in reversed(known):
+            block.owners -= 1
+            if not block.owners:
+                self._idle[block] = None

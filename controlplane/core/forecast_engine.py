@@ -93,7 +93,7 @@ class Engine(Protocol):
         """The simulation stops here: count the steps that are through."""
         ...
 
-    def hit_tokens(self, keys: Sequence[int], prompt_tokens: int) -> int:
+    def hit_tokens(self, keys: Sequence[int], prompt_tokens: int, now: float) -> int:
         """Tokens of such a prompt that the prefix cache would give now."""
         ...
 

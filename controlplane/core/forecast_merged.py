@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Sequence
 
 from controlplane.core.batching import Limits
-from controlplane.core.forecast_blocks import BlockCounts
+from controlplane.core.forecast_blocks import BlockCounts, Known
 from controlplane.core.forecast_engine import Account, Ends, Leg, Line, StepCosts
 from controlplane.core.perf import StepCost
 
 
 class _Sequence:
-    """A leg in this engine. `tokens`: prompt and answer so far (once it decodes: as of step `joined`). `owned`: the keys of
-    those of its `blocks` that have one."""
+    """A leg in this engine. `tokens`: prompt and answer so far (once it decodes: as of step `joined`). `owned`: those
+    of its `blocks` that are known to the prefix cache, its first."""
 
     __slots__ = (
         "blocks",
@@ -33,7 +33,6 @@ class _Sequence:
         "left",
         "leg",
         "owned",
-        "remembered",
         "remote",
         "ticket",
         "tokens",
@@ -46,8 +45,7 @@ class _Sequence:
         self.remote = leg.remote
         self.computed = 0
         self.blocks = 0
-        self.owned: list[int] = []
-        self.remembered = 0
+        self.owned: list[Known] = []
         self.joined = 0
         self.ticket = 0
         """Of its entry in the heap of last steps; entries with another one are stale."""
@@ -105,9 +103,10 @@ class MergedEngine:
         self._free(self._away.pop(leg.number))
         self._full = False
 
-    def hit_tokens(self, keys: Sequence[int], prompt_tokens: int) -> int:
+    def hit_tokens(self, keys: Sequence[int], prompt_tokens: int, now: float) -> int:
+        self._catch_up(now)
         size = self._limits.block_size
-        return self._blocks.hit(keys, (prompt_tokens - 1) // size) * size
+        return len(self._blocks.hit(keys, (prompt_tokens - 1) // size)) * size
 
     # --- runs -------------------------------------------------------------------------------------------------------------
 
@@ -116,7 +115,6 @@ class MergedEngine:
         work: list[tuple[_Sequence, int]] = []
         loads: list[Leg] = []
         preempted = self._make_room(now)
-        self._blocks.take(self._growth[self._step % self._limits.block_size])
         budget -= self._decodes
         if self._partial is not None:
             budget -= self._continue(self._partial, budget, work)
@@ -220,6 +218,22 @@ class MergedEngine:
         elapsed = max(0.0, now - self._started)
         return math.ceil(2 * elapsed / (half + math.sqrt(half * half + 2 * grows * elapsed)) - 1e-9)
 
+    def _catch_up(self, now: float) -> None:
+        """Bring a run that evicts blocks up to the step under way, so that its prefix cache can be looked at."""
+        if (
+            self._line is None
+            or self._steps < 2
+            or self._blocks.plain >= self._decodes * (self._steps // self._limits.block_size + 1)
+        ):
+            return
+        steps = min(self._steps, self._steps_until(self._line, now)) - 1
+        if steps > 0:
+            seconds = self._seconds(self._line, steps)
+            self._pass(self._line, steps)
+            self._blocks.take(self._growth[self._step % self._limits.block_size])
+            self._started += seconds
+            self._steps -= steps
+
     def _pass(self, line: Line, steps: int) -> None:
         """`steps` decode steps of the run are through; the first one's blocks were taken when it began."""
         if not steps:
@@ -239,29 +253,40 @@ class MergedEngine:
         return -(-tokens // self._limits.block_size)
 
     def _make_room(self, now: float) -> bool:
-        """Preempt from the youngest until the next step's new blocks are there. Whether anyone had to go."""
-        preempted = False
-        while self._needed() > self._blocks.free:
-            sequence, _ = self._running.popitem()
-            if sequence is self._partial:
-                self._partial = None
-            else:
-                self._stop_decoding(sequence)
-                sequence.last_token_s = now
-            self._free(sequence)
-            sequence.computed = 0
-            sequence.leg.preemptions += 1
-            self._account.totals.preemptions += 1
-            self._waiting.appendleft(sequence)
+        """Take the decodes' new blocks for the next step, preempting from the youngest until they are there and a partly
+        computed prompt can go on. Whether anyone had to go."""
+        preempted, taken = False, 0
+        while True:
+            wanted = self._growth[self._step % self._limits.block_size] - taken
+            enough = wanted + self._partial_growth() <= self._blocks.free
+            # The older ones take what is there before the youngest goes, which decides what the prefix cache forgets.
+            count = wanted if enough else min(wanted, self._blocks.free)
+            self._blocks.take(count)
+            taken += count
+            if enough:
+                return preempted
+            self._preempt(now)
             preempted = True
-        return preempted
 
-    def _needed(self) -> int:
-        needed = self._growth[self._step % self._limits.block_size]
-        if self._partial is not None:
-            tokens = self._chunk(self._partial, self._limits.max_num_batched_tokens - self._decodes)
-            needed += self._blocks_for(self._partial.computed + tokens) - self._partial.blocks
-        return needed
+    def _preempt(self, now: float) -> None:
+        sequence, _ = self._running.popitem()
+        if sequence is self._partial:
+            self._partial = None
+        else:
+            self._stop_decoding(sequence)
+            sequence.last_token_s = now
+        self._free(sequence)
+        sequence.computed = 0
+        sequence.leg.preemptions += 1
+        self._account.totals.preemptions += 1
+        self._waiting.appendleft(sequence)
+
+    def _partial_growth(self) -> int:
+        """Blocks that the partly computed prompt needs for its next part."""
+        if self._partial is None:
+            return 0
+        tokens = self._chunk(self._partial, self._limits.max_num_batched_tokens - self._decodes)
+        return self._blocks_for(self._partial.computed + tokens) - self._partial.blocks
 
     def _chunk(self, sequence: _Sequence, budget: int) -> int:
         return min(sequence.tokens - sequence.computed, budget)
@@ -269,16 +294,13 @@ class MergedEngine:
     def _free(self, sequence: _Sequence) -> None:
         self._blocks.give_back(sequence.blocks - len(sequence.owned), sequence.owned)
         sequence.owned = []
-        sequence.blocks = sequence.remembered = 0
+        sequence.blocks = 0
 
-    def _remember(self, sequence: _Sequence) -> None:
-        """The full blocks of what is computed can be hit from now on."""
-        keys = sequence.leg.keys
-        full = min(sequence.computed // self._limits.block_size, len(keys))
-        for index in range(sequence.remembered, full):
-            if self._blocks.remember(keys[index]):
-                sequence.owned.append(keys[index])
-        sequence.remembered = max(sequence.remembered, full)
+    def _remember(self, sequence: _Sequence, tokens: int) -> None:
+        """The full blocks among the first `tokens` of a sequence can be hit from now on."""
+        keys, first = sequence.leg.keys, len(sequence.owned)
+        if keys:
+            sequence.owned += self._blocks.remember(keys[first : tokens // self._limits.block_size])
 
     # --- joining and leaving ----------------------------------------------------------------------------------------------
 
@@ -286,6 +308,7 @@ class MergedEngine:
         """The next part of the prompt that is partly computed. Returns its tokens."""
         tokens = self._chunk(sequence, budget)
         self._grow(sequence, sequence.computed + tokens)
+        self._remember(sequence, sequence.computed + tokens)
         work.append((sequence, tokens))
         return tokens
 
@@ -296,7 +319,9 @@ class MergedEngine:
 
     def _admit_arrived(self, budget: int, now: float, work: list[tuple[_Sequence, int]]) -> int:
         while self._arrived and budget and len(self._running) < self._limits.max_num_seqs:
-            self._join(self._arrived.popleft(), 1, now, work)
+            sequence = self._arrived.popleft()
+            self._remember(sequence, sequence.tokens)
+            self._join(sequence, 1, now, work)
             budget -= 1
         return budget
 
@@ -305,15 +330,14 @@ class MergedEngine:
         self._full = False
         while self._waiting and budget and len(self._running) < self._limits.max_num_seqs:
             sequence = self._waiting[0]
-            hits = self._blocks.hit(sequence.leg.keys, (sequence.tokens - 1) // size) if sequence.leg.keys else 0
-            keys = sequence.leg.keys[:hits]
-            if self._blocks_for(sequence.tokens) - hits + self._blocks.idle_among(keys) > self._blocks.free:
+            hit = self._blocks.hit(sequence.leg.keys, (sequence.tokens - 1) // size)
+            if self._blocks_for(sequence.tokens) - len(hit) + self._blocks.idle_among(hit) > self._blocks.free:
                 self._full = True
                 return
-            self._blocks.share(keys)
-            sequence.owned = list(keys)
-            sequence.blocks = sequence.remembered = hits
-            sequence.computed = hits * size
+            self._blocks.share(hit)
+            sequence.owned = hit
+            sequence.blocks = len(hit)
+            sequence.computed = len(hit) * size
             self._waiting.popleft()
             if sequence.remote:
                 self._grow(sequence, sequence.tokens)
@@ -321,6 +345,7 @@ class MergedEngine:
             else:
                 tokens = self._chunk(sequence, budget)
                 self._grow(sequence, sequence.computed + tokens)
+                self._remember(sequence, sequence.computed + tokens)
                 self._join(sequence, tokens, now, work)
                 budget -= tokens
 
@@ -345,8 +370,6 @@ class MergedEngine:
     def _computed(self, sequence: _Sequence, tokens: int, now: float, ends: Ends) -> None:
         """A part of a prompt is computed; the last part gives a token."""
         sequence.computed += tokens
-        if sequence.leg.keys:
-            self._remember(sequence)
         if sequence.computed < sequence.tokens:
             self._partial = sequence
             return

@@ -78,7 +78,7 @@ class Node:
         return seconds
 
 
-def choose(nodes: Sequence[Node], leg: Leg, settings: Settings, kv_token_bytes: int = 0) -> Node | None:
+def choose(nodes: Sequence[Node], leg: Leg, now: float, settings: Settings, kv_token_bytes: int = 0) -> Node | None:
     """The engine that could serve `leg` soonest; ties go by the session's hash (without one by the request's number). A leg
     with `kv_token_bytes` pulls its KV. None if it fits no engine."""
     fitting = [node for node in nodes if node.fits(leg)]
@@ -86,7 +86,7 @@ def choose(nodes: Sequence[Node], leg: Leg, settings: Settings, kv_token_bytes: 
         return None
     scores = []
     for node in fitting:
-        tokens = uncached(node, leg)
+        tokens = uncached(node, leg, now)
         own = (
             tokens * kv_token_bytes / node.bytes_per_s
             if leg.remote
@@ -101,6 +101,6 @@ def choose(nodes: Sequence[Node], leg: Leg, settings: Settings, kv_token_bytes: 
     return max(tied, key=lambda node: mix(session, node.number + 1))
 
 
-def uncached(node: Node, leg: Leg) -> int:
+def uncached(node: Node, leg: Leg, now: float) -> int:
     """Prompt tokens of a leg that the engine does not hold now."""
-    return leg.prompt_tokens - (node.engine.hit_tokens(leg.keys, leg.prompt_tokens) if leg.keys else 0)
+    return leg.prompt_tokens - (node.engine.hit_tokens(leg.keys, leg.prompt_tokens, now) if leg.keys else 0)

@@ -146,7 +146,7 @@ class Simulation:
         else:
             leg.output_tokens = 1
             leg.hold = True
-            node = choose(self._of_role["prefill"], leg, self._settings)
+            node = choose(self._of_role["prefill"], leg, arrival.at_s, self._settings)
             assert node is not None
             self._submit(leg, node, arrival.at_s)
 
@@ -172,17 +172,17 @@ class Simulation:
     def _stays_local(self, leg: Leg) -> bool:
         """Mode conditional: remote only if both thresholds are reached, whichever decode engine holds most of the prompt."""
         limits = self._settings.conditional
-        tokens = min(uncached(node, leg) for node in self._of_role["decode"])
+        tokens = min(uncached(node, leg, leg.arrival.at_s) for node in self._of_role["decode"])
         remote = tokens >= limits.min_uncached_tokens and tokens / leg.arrival.prompt_tokens >= limits.min_uncached_ratio
         return not remote
 
     def _whole(self, leg: Leg, nodes: Sequence[Node]) -> None:
-        node = choose(nodes, leg, self._settings)
+        node = choose(nodes, leg, leg.arrival.at_s, self._settings)
         assert node is not None
         self._submit(leg, node, leg.arrival.at_s)
 
     def _submit(self, leg: Leg, node: Node, now: float) -> None:
-        prompt = 0 if leg.remote else uncached(node, leg)
+        prompt = 0 if leg.remote else uncached(node, leg, now)
         kv_tokens = leg.prompt_tokens + leg.output_tokens
         node.reserve(prompt, leg.output_tokens, kv_tokens)
         self._node_of[leg] = node, prompt
@@ -205,7 +205,7 @@ class Simulation:
         """Prefill is done: choose the decode engine now."""
         leg = self._leg(prefill.number, prefill.arrival)
         leg.remote = True
-        node = choose(self._of_role["decode"], leg, self._settings, source.pool.model.kv_token_bytes)
+        node = choose(self._of_role["decode"], leg, now, self._settings, source.pool.model.kv_token_bytes)
         assert node is not None
         self._prefill_of[leg.number] = prefill, source
         self._submit(leg, node, now)

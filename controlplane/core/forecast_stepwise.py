@@ -42,7 +42,7 @@ class StepwiseEngine:
         self._scheduler.release(leg.number)
         del self._requests[leg.number]
 
-    def hit_tokens(self, keys: Sequence[int], prompt_tokens: int) -> int:
+    def hit_tokens(self, keys: Sequence[int], prompt_tokens: int, now: float) -> int:
         size = self._scheduler.limits.block_size
         return len(self._scheduler.pool.hit(keys, (prompt_tokens - 1) // size)) * size
 
