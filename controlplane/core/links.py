@@ -51,7 +51,9 @@ class SharedLink(Generic[Transfer]):
         return min(ends, key=lambda end: end[0], default=None)
 
     def _advance(self, now: float) -> None:
-        share, elapsed = self.share, max(0.0, now - self._at)
+        if now <= self._at:
+            return  # many limits change at one time: nothing has moved in between
+        share, elapsed = self.share, now - self._at
         for transfer, left in self._left.items():
             self._left[transfer] = max(0.0, left - elapsed * min(share, self._limit[transfer]))
-        self._at = max(self._at, now)
+        self._at = now
