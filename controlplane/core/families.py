@@ -7,6 +7,7 @@ compared with the model that it builds.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from controlplane.core import mixers, mlps, statemixers
 from controlplane.core.configfields import MAX_LAYERS
@@ -136,6 +137,16 @@ _COHERE2 = Family(
     windows="period",
     period=("sliding_window_pattern", 4),
     understands=_WINDOW,
+)
+_QWEN3_NEXT = Family(
+    statemixers.qwen3_next,
+    mlps.sparse,
+    head_dim_required=True,
+    qk_norm="dim",
+    experts="num_experts",
+    shared_intermediate="shared_expert_intermediate_size",
+    understands=_DELTA,
+    required=("linear_num_value_heads",),
 )
 _DEEPSEEK = Family(
     mixers.latent, mlps.deepseek, experts="n_routed_experts", understands=_LATENT, required=("qk_rope_head_dim",)
@@ -283,16 +294,9 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
     "deepseek_v32": _DEEPSEEK_V32,
-    "qwen3_next": Family(
-        statemixers.qwen3_next,
-        mlps.sparse,
-        head_dim_required=True,
-        qk_norm="dim",
-        experts="num_experts",
-        shared_intermediate="shared_expert_intermediate_size",
-        understands=_DELTA,
-        required=("linear_num_value_heads",),
-    ),
+    "qwen3_next": _QWEN3_NEXT,
+    "qwen3_5_moe_text": _QWEN3_NEXT,
+    "qwen3_5_text": replace(_QWEN3_NEXT, mlps=mlps.dense, experts="", shared_intermediate=""),
     "granitemoehybrid": Family(
         statemixers.granite,
         mlps.granite,

@@ -15,7 +15,7 @@ from controlplane.core.configfields import ConfigRefused
 
 BASE = "quantization_config"
 _SKIP_FIELDS = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules")
-_SAFE_REGEX = re.compile(r"[\w.*$^\\-]{1,200}")
+_SAFE_REGEX = re.compile(r"[\w.*$^\\|()-]{1,200}")
 """A config comes from outside: only patterns that cannot make matching slow."""
 _MAX_STARS = 4
 
@@ -180,7 +180,7 @@ def _skip(pattern: str, field: str) -> Callable[[str], bool]:
         wanted = [part for part in pattern.split(".") if part]
         return lambda module: _within(wanted, module.split("."))
     text = pattern.removeprefix("re:")
-    if not _SAFE_REGEX.fullmatch(text) or text.count("*") > _MAX_STARS or "**" in text:
+    if not _SAFE_REGEX.fullmatch(text) or text.count("*") > _MAX_STARS or "**" in text or ")*" in text:
         raise ConfigRefused(f"{BASE}.{field}", f"the pattern {pattern!r:.80} is not supported (names, '.', '.*', '$')")
     try:
         compiled = re.compile(text)
