@@ -38,9 +38,8 @@ def main() -> int:
         seconds, cpu_s = time.monotonic() - began, _cpu_s(engines) - cpu_s
         cores, memory = cpu_s / seconds, [psutil.Process(each.pid).memory_full_info() for each in engines]
         pss, rss = sum(each.pss for each in memory), sum(each.rss for each in memory)
-    print(
-        f"{options.engines} engines, {options.rate:g} requests/s of {options.prompt} + {options.answer} tokens, {seconds:.0f} s"
-    )
+    load = f"{options.rate:g} requests/s of {options.prompt} + {options.answer} tokens"
+    print(f"{options.engines} engines, {load}, {seconds:.0f} s")
     print(f"CPU            {cores:6.2f} cores (limit 1)")
     print(f"CPU, idle      {idle:6.2f} cores")
     print(f"CPU per token  {cpu_s / tokens * 1e6:6.0f} us ({tokens:,} tokens)")
