@@ -14,11 +14,12 @@ from typing import Literal, NamedTuple
 from controlplane.core import comparison
 from controlplane.core.comparison import Conventions, Lengths
 from controlplane.core.gpus import Gpu
-from controlplane.core.modelconfig import Shape
-from controlplane.core.perf import DoesNotFit, PhaseModel
+from controlplane.core.perf import SERVER_GPUS, DoesNotFit, PhaseModel
 from controlplane.core.protocol import Role
+from controlplane.core.shapes import Shape
 
-Limit = Literal["gpus", "memory", "kv", "ttft", "tpot"]
+Limit = Literal["gpus", "degree", "memory", "kv", "ttft", "tpot"]
+"""What refuses a candidate. `degree`: the model's heads cannot be split so."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Grid:
     """What is tried: degrees and batches of AIConfigurator (`sweep.py`, `task_v2.py`). Batches are coarse: 2% of a step time
     can move the chosen one a step, and throughput by 10 to 20%, so compare with it on its own grid (`REFERENCE_GRID`)."""
 
-    tensor_parallel: tuple[int, ...] = (1, 2, 4, 8)
+    tensor_parallel: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Those larger than a server are tried only for a model that fits no smaller one."""
     mixed_batches: tuple[int, ...] = (
         *range(1, 16),
         *range(16, 32, 4),
@@ -61,8 +63,8 @@ class Grid:
                 raise ValueError(f"{name} must be rising whole numbers from 1, got {values!r:.80}")
 
 
-REFERENCE_GRID = Grid(split_sizes=(1, 2, 4, 8, *range(16, 129, 8)))
-"""All of AIConfigurator's: it splits replicas of these sizes only (`num_gpu_per_replica`)."""
+REFERENCE_GRID = Grid(tensor_parallel=(1, 2, 4, 8), split_sizes=(1, 2, 4, 8, *range(16, 129, 8)))
+"""AIConfigurator's for a dense model: it splits replicas of these sizes only (`num_gpu_per_replica`)."""
 
 
 class Engine(NamedTuple):
@@ -99,6 +101,7 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidates:
+    gpu: str
     engines: tuple[Engine, ...]
     refusals: tuple[Refusal, ...]
     evaluated: int
@@ -125,11 +128,17 @@ def candidates(question: Question, role: Role, gpu: Gpu) -> Candidates:
     """All engines of `role` on `gpu` that keep the limits."""
     tally = _Tally(question, role, gpu)
     for degree in question.grid.tensor_parallel:
+        if degree > SERVER_GPUS and tally.evaluated:
+            break
         if degree > question.gpus:
             tally.refuse(degree, "gpus", 1, f"an engine needs {degree} GPUs, there are {question.gpus}")
             continue
         try:
             model = PhaseModel(question.shape, gpu, degree, question.kv_dtype)
+        except DoesNotFit as misfit:
+            tally.refuse(degree, "degree", 1, str(misfit))
+            continue
+        try:
             comparison.kv_tokens(model, 1, question.conventions)
         except DoesNotFit as misfit:
             tally.refuse(degree, "memory", 1, str(misfit))
@@ -223,7 +232,9 @@ class _Tally:
 
     def result(self) -> Candidates:
         least = self.least
-        return Candidates(tuple(self.engines), tuple(self.refusals), self.evaluated, least.get("ttft"), least.get("tpot"))
+        return Candidates(
+            self.gpu.name, tuple(self.engines), tuple(self.refusals), self.evaluated, least.get("ttft"), least.get("tpot")
+        )
 
 
 def ms(seconds: float) -> str:

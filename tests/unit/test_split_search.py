@@ -96,6 +96,28 @@ def test_a_model_that_does_not_fit_is_refused_with_the_missing_gigabytes() -> No
         search(LLAMA_70B, 1, FIELD, EASY, H100)
 
 
+def test_degrees_larger_than_a_server_are_tried_only_for_models_that_fit_no_smaller_one() -> None:
+    large = search(read_shape(read_config("llama-3.1-405b")), 32, FIELD, Limits(9, 0.2), H100)
+    assert {pool.tensor_parallel for plan in plans(large) for pool in plan.layout.pools} == {16}
+    assert any("between servers" in guess for guess in large.guesses)
+    small = search(LLAMA_70B, 32, FIELD, EASY, H100)
+    assert 16 not in {pool.tensor_parallel for plan in plans(small) for pool in plan.layout.pools}
+
+
+def test_heads_that_cannot_be_split_are_told_apart_from_memory() -> None:
+    scout = read_shape(read_config("llama-4-scout-17b-16e-instruct"))
+    with pytest.raises(NoLayout, match=r"limits: the model needs .* GB on each of 8 l4"):
+        search(scout, 16, FIELD, EASY, GPUS["l4"])
+    result = search(scout, 32, FIELD, Limits(9, 0.2), H100, grid=Grid(tensor_parallel=(3, 8)))
+    assert {(refusal.tensor_parallel, refusal.limit) for refusal in result.refused} >= {(3, "degree")}
+
+
+def test_a_reason_that_all_pools_share_is_given_once() -> None:
+    with pytest.raises(NoLayout) as refused:
+        search(LLAMA_70B, 1, FIELD, EASY, H100)
+    assert str(refused.value).count("GB more than") == 1
+
+
 def test_one_mode_alone_wins_and_the_other_says_what_it_lacks() -> None:
     only_one_pool = search(LLAMA_70B, 4, FIELD, Limits(0.6, 0.05), H100)
     assert only_one_pool.winner == "monolithic"
