@@ -13,7 +13,7 @@ vector for keys and values together, which every GPU of the group holds whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.core.attention import (
     PACKED_LATENT,
@@ -41,6 +41,7 @@ __all__ = [
     "MAX_TOKENS",
     "PACKED_LATENT",
     "ConfigRefused",
+    "KvSize",
     "Parameters",
     "active_parameters",
     "attention_flops",
@@ -61,14 +62,29 @@ __all__ = [
     "reserved_bytes",
     "reserved_bytes_per_token",
     "reserved_bytes_per_token_per_gpu",
+    "state_bytes",
     "state_bytes_per_request_per_gpu",
+    "token_bytes",
     "transfer_bytes",
     "transfer_bytes_per_token",
     "transfer_fixed_bytes",
+    "transfer_size",
     "weights_bytes",
 ]
 
 MAX_TOKENS = 1 << 31
+
+
+class KvSize(NamedTuple):
+    """Bytes that a transfer moves: per token, once per request, and per token of the last `window_tokens` of the prompt."""
+
+    per_token: int
+    fixed: int = 0
+    window_per_token: int = 0
+    window_tokens: int = 0
+
+    def bytes(self, tokens: int) -> int:
+        return self.per_token * tokens + self.fixed + self.window_per_token * min(tokens, self.window_tokens)
 
 
 def kv_bytes_per_token(config: Mapping[str, Any], dtype: str | None = None) -> int:
@@ -85,12 +101,12 @@ def kv_bytes_of_shape(shape: Shape, dtype: str | None = None) -> int:
     A model whose layers all have a window stops growing: for it, what a token takes until then. An indexer's keys are apart
     (`indexer_bytes_per_token`). Raises ConfigRefused for an unknown data type.
     """
-    return sum(_token_bytes(shape, group, dtype) for group in _growing(shape))
+    return sum(token_bytes(shape, group, dtype) for group in _growing(shape))
 
 
 def kv_bytes_per_token_per_gpu(shape: Shape, tensor_parallel: int, dtype: str | None = None) -> int:
     """`kv_bytes_of_shape` on one GPU: heads are split, and copied once there are more GPUs than heads."""
-    return sum(_token_bytes(shape, group, dtype, tensor_parallel) for group in _growing(shape))
+    return sum(token_bytes(shape, group, dtype, tensor_parallel) for group in _growing(shape))
 
 
 def fixed_bytes_per_request(config: Mapping[str, Any], dtype: str | None = None) -> int:
@@ -104,7 +120,7 @@ def fixed_bytes_of_shape(shape: Shape, dtype: str | None = None) -> int:
     0 where all layers have a window (see `kv_bytes_of_shape`); `ideal_bytes` caps.
     """
     growing = _growing(shape)
-    windows = sum(_token_bytes(shape, group, dtype) * group.window for group in shape.attention if group not in growing)
+    windows = sum(token_bytes(shape, group, dtype) * group.window for group in shape.attention if group not in growing)
     return windows + _states(shape)
 
 
@@ -113,25 +129,27 @@ def indexer_bytes_per_token(shape: Shape) -> int:
     return sum(group.layers * group.indexer_bytes for group in shape.attention)
 
 
-def ideal_bytes(shape: Shape, dtype: str | None, tokens: int) -> int:
+def ideal_bytes(shape: Shape, dtype: str | None, tokens: int, tensor_parallel: int = 1) -> int:
     """Keys, values and states that a request of `tokens` needs: windows cap, states are whole from the first token.
 
-    Beyond the windows `kv_bytes_of_shape` x tokens + `fixed_bytes_of_shape`. An indexer's keys are not in it.
-    Raises ConfigRefused for a count of tokens that is none.
+    Beyond the windows `kv_bytes_of_shape` x tokens + `fixed_bytes_of_shape`. An indexer's keys are not in it. With
+    `tensor_parallel`: on one of so many GPUs. Raises ValueError for a count that is none.
     """
     tokens = checked_tokens(tokens)
-    kept = (_token_bytes(shape, group, dtype) * min(tokens, group.window or tokens) for group in shape.attention)
-    return sum(kept) + _states(shape)
+    kept = (
+        token_bytes(shape, group, dtype, tensor_parallel) * min(tokens, group.window or tokens) for group in shape.attention
+    )
+    return sum(kept) + state_bytes_per_request_per_gpu(shape, tensor_parallel)
 
 
 def reserved_bytes_per_token(shape: Shape, dtype: str | None = None) -> int:
     """What an engine sets aside per token when every attention layer keeps it (see above), an indexer's keys included."""
-    return sum(_token_bytes(shape, group, dtype) for group in shape.attention) + indexer_bytes_per_token(shape)
+    return sum(token_bytes(shape, group, dtype) for group in shape.attention) + indexer_bytes_per_token(shape)
 
 
 def reserved_bytes_per_token_per_gpu(shape: Shape, tensor_parallel: int, dtype: str | None = None) -> int:
     """`reserved_bytes_per_token` on one GPU; latents and the indexer's keys are not divided."""
-    tokens = sum(_token_bytes(shape, group, dtype, tensor_parallel) for group in shape.attention)
+    tokens = sum(token_bytes(shape, group, dtype, tensor_parallel) for group in shape.attention)
     return tokens + indexer_bytes_per_token(shape)
 
 
@@ -153,19 +171,34 @@ def transfer_bytes(shape: Shape, dtype: str | None, tokens: int) -> int:
     """
     tokens = checked_tokens(tokens)
     moved = (
-        _token_bytes(shape, group, dtype) * (min(tokens, group.window) if group.kind == "sliding" else tokens)
+        token_bytes(shape, group, dtype) * (min(tokens, group.window) if group.kind == "sliding" else tokens)
         for group in shape.attention
     )
     return sum(moved) + indexer_bytes_per_token(shape) * tokens + _states(shape)
 
 
-def transfer_bytes_per_token(shape: Shape, dtype: str | None = None) -> int:
-    """The part of `transfer_bytes` that grows with each token of a prompt longer than every window: what routers count with.
+def transfer_size(shape: Shape, dtype: str | None = None) -> KvSize:
+    """`transfer_bytes` as few numbers, for routers and records: the same for every prompt, if all windows are one size.
 
-    With `transfer_fixed_bytes` it is exact beyond the windows.
+    With windows of several sizes all are taken as long as the longest, an upper bound.
+    """
+    sliding = [group for group in shape.attention if group.kind == "sliding"]
+    rest = sum(token_bytes(shape, group, dtype) for group in shape.attention if group.kind != "sliding")
+    return KvSize(
+        per_token=rest + indexer_bytes_per_token(shape),
+        fixed=_states(shape),
+        window_per_token=sum(token_bytes(shape, group, dtype) for group in sliding),
+        window_tokens=max((group.window for group in sliding), default=0),
+    )
+
+
+def transfer_bytes_per_token(shape: Shape, dtype: str | None = None) -> int:
+    """The part of `transfer_bytes` that grows with each token of a prompt longer than every window.
+
+    With `transfer_fixed_bytes` it is exact beyond the windows. Where every layer slides: what a token takes until then.
     """
     kept = [group for group in shape.attention if group.kind != "sliding"] or shape.attention
-    return sum(_token_bytes(shape, group, dtype) for group in kept) + indexer_bytes_per_token(shape)
+    return sum(token_bytes(shape, group, dtype) for group in kept) + indexer_bytes_per_token(shape)
 
 
 def transfer_fixed_bytes(shape: Shape, dtype: str | None = None) -> int:
@@ -173,13 +206,13 @@ def transfer_fixed_bytes(shape: Shape, dtype: str | None = None) -> int:
     sliding = [group for group in shape.attention if group.kind == "sliding"]
     if len(sliding) == len(shape.attention):
         return 0
-    return sum(_token_bytes(shape, group, dtype) * group.window for group in sliding) + _states(shape)
+    return sum(token_bytes(shape, group, dtype) * group.window for group in sliding) + _states(shape)
 
 
 def checked_tokens(tokens: object) -> int:
-    """A count of tokens from outside. Raises ConfigRefused unless it is a whole number from 1 to MAX_TOKENS."""
+    """A count of tokens from outside. Raises ValueError unless it is a whole number from 1 to MAX_TOKENS."""
     if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MAX_TOKENS:
-        raise ConfigRefused("tokens", f"must be a whole number from 1 to {MAX_TOKENS:,}, got {tokens!r:.60}")
+        raise ValueError(f"tokens must be a whole number from 1 to {MAX_TOKENS:,}, got {tokens!r:.60}")
     return tokens
 
 
@@ -188,7 +221,8 @@ def _growing(shape: Shape) -> Iterable[Attention]:
     return [group for group in shape.attention if not group.window and group.kv_heads] or shape.attention
 
 
-def _token_bytes(shape: Shape, group: Attention, dtype: str | None, tensor_parallel: int = 1) -> int:
+def token_bytes(shape: Shape, group: Attention, dtype: str | None, tensor_parallel: int = 1) -> int:
+    """What one token takes in all caching layers of the group, with `tensor_parallel` on one of so many GPUs."""
     if not group.kv_heads:
         return 0
     return group.cached_layers * heads_per_gpu(group, tensor_parallel) * head_token_bytes(shape, group, dtype)
