@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from controlplane.common.files import read_key
+from controlplane.core.engine_args import ArgumentRefused, clean_kv_events
 
 
 class Config(BaseSettings):
@@ -25,12 +26,23 @@ class Config(BaseSettings):
     django_secret_file: Path | None = None
     console_origins: str = "http://127.0.0.1:8080,http://localhost:8080"
     debug: bool = False
+    kv_events: str = ""
+    """tcp://ADDRESS:PORT that collects KV events: engines started from now on connect to it. Empty: they tell none."""
     # How long telemetry is kept. What a table holds: controlplane/telemetry/migrations/0002_tables.py
     keep_node_second_hours: float = Field(default=2, gt=0)
     keep_gpu_minute_days: float = Field(default=2, gt=0)
     keep_engine_10s_days: float = Field(default=2, gt=0)
     keep_pool_minute_days: float = Field(default=90, gt=0)
     keep_request_days: float = Field(default=7, gt=0)
+
+    @field_validator("kv_events")
+    @classmethod
+    def _private(cls, endpoint: str) -> str:
+        try:
+            clean_kv_events({"endpoint": endpoint} if endpoint else {})
+        except ArgumentRefused as refusal:
+            raise ValueError(refusal.problem) from refusal
+        return endpoint
 
     def fleet_secret(self) -> bytes:
         """The fleet secret. Raises BadKey."""

@@ -95,6 +95,7 @@ def read_spec(engine_id: str) -> EngineSpec | None:
         kv_lease_s=row.model.kv_lease_s,
         network_gbps=ranks[0].node.network_gbps,
         model_config=row.model.config,
+        kv_events={"endpoint": config().kv_events} if config().kv_events else {},
     )
 
 

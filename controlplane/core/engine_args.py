@@ -8,6 +8,7 @@ either set by Twinpool from typed fields, or are code on a node for whoever can 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import math
 import re
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ class ArgumentRefused(ValueError):
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"engine argument {name[:60]!r} {problem}")
-        self.name = name
+        self.name, self.problem = name, problem
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,30 @@ class Word:
         return value
 
 
-Rule = Flag | Whole | Share | OneOf | Word
+@dataclass(frozen=True)
+class PrivateEndpoint:
+    """tcp://ADDRESS:PORT with a private IP address, or tcp://*:PORT for "listen"."""
+
+    def check(self, name: str, value: Any) -> str:
+        match = re.fullmatch(r"tcp://(\*|[0-9.]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})", value) if isinstance(value, str) else None
+        if match is None or not 0 < int(match[2]) < 65536:
+            raise ArgumentRefused(name, f"must be tcp://ADDRESS:PORT with an IP address or *, got {value!r:.60}")
+        if match[1] != "*" and not _is_private(match[1].strip("[]")):
+            raise ArgumentRefused(
+                name, f"must be a private address (such as 10.0.0.5), because prompts can be read from what is sent, got {value}"
+            )
+        return match[0]
+
+
+def _is_private(address: str) -> bool:
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return ip.is_private and not (ip.is_unspecified or ip.is_multicast)
+
+
+Rule = Flag | Whole | Share | OneOf | Word | PrivateEndpoint
 
 _SHARED: dict[str, Rule] = {
     "block_size": OneOf((8, 16, 32, 64, 128)),
@@ -101,6 +125,7 @@ _SHARED: dict[str, Rule] = {
     "max_model_len": Whole(16, 10_000_000),
     "max_num_batched_tokens": Whole(16, 1 << 20),
     "max_num_seqs": Whole(1, 4096),
+    "prefix_caching_hash_algo": OneOf(("sha256", "sha256_cbor")),
     "scheduling_policy": OneOf(("fcfs", "priority")),
     "seed": Whole(0, (1 << 32) - 1),
 }
@@ -135,6 +160,16 @@ SET_BY_TWINPOOL = frozenset(
 )  # fmt: skip
 """Options that Twinpool sets from typed fields (model, connector, pools, the engine key)."""
 
+KV_EVENTS: Mapping[str, Rule] = {
+    "buffer_steps": Whole(1, 1_000_000),
+    "enable_kv_cache_events": Flag(),
+    "endpoint": PrivateEndpoint(),
+    "hwm": Whole(1, 10_000_000),
+    "max_queue_size": Whole(1, 10_000_000),
+    "replay_endpoint": PrivateEndpoint(),
+}
+"""What an engine spec may say of its KV events (vLLM's kv_events_config). Publisher and topic are set by the drivers."""
+
 ALLOWED_ENV = frozenset({"HF_TOKEN"})
 """Environment variables of an engine that may be filled from a node-side secret. Anything else could load code
 (LD_PRELOAD, PYTHONPATH, VLLM_PLUGINS) or undo what the driver sets."""
@@ -152,6 +187,24 @@ def clean_args(kind: str, args: Mapping[str, Any]) -> dict[str, bool | int | flo
         if name not in rules:
             raise ArgumentRefused(str(name), _why_not(kind, str(name), rules))
     return {name: rules[name].check(name, args[name]) for name in sorted(args)}
+
+
+def clean_kv_events(events: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """The KV events of an engine spec, checked; {} if there shall be none. Raises ArgumentRefused. Events carry the token ids
+    of prompts, so they go to private addresses only."""
+    if not isinstance(events, Mapping):
+        raise ArgumentRefused("kv_events", "must come as an object of names and values")
+    for name in events:
+        if name not in KV_EVENTS:
+            raise ArgumentRefused(str(name), f"is no setting of KV events (there are: {', '.join(sorted(KV_EVENTS))})")
+    cleaned = {name: KV_EVENTS[name].check(name, events[name]) for name in sorted(events)}
+    if not cleaned or cleaned.get("enable_kv_cache_events") is False:
+        return {}
+    if "endpoint" not in cleaned:
+        raise ArgumentRefused("endpoint", "is missing: KV events need an address to go to, tcp://ADDRESS:PORT")
+    if cleaned["endpoint"] == cleaned.get("replay_endpoint"):
+        raise ArgumentRefused("replay_endpoint", "must differ from the endpoint")
+    return {**cleaned, "enable_kv_cache_events": True}
 
 
 def clean_env(env: Mapping[str, str]) -> dict[str, str]:

@@ -197,6 +197,8 @@ class EngineSpec:
     network_gbps: float = 100.0
     model_config: Mapping[str, Any] = field(default_factory=dict)
     """The model's Hugging Face config.json; the simulated engine computes its physics from it."""
+    kv_events: Mapping[str, Any] = field(default_factory=dict)
+    """Where the engine tells what its prefix cache holds (core.engine_args.KV_EVENTS); empty: nowhere."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.engine_args import ALLOWED, SET_BY_TWINPOOL, ArgumentRefused, clean_args, clean_env
+from controlplane.core.engine_args import ALLOWED, SET_BY_TWINPOOL, ArgumentRefused, clean_args, clean_env, clean_kv_events
 
 CODE_PATHS_PORTS_AND_LOGS = (
     "trust_remote_code", "chat_template", "middleware", "host", "port", "api_key", "kv_transfer_config", "kv_events_config",
@@ -93,3 +93,40 @@ def test_a_secret_is_named_never_given() -> None:
     assert clean_env({"HF_TOKEN": "hub-token"}) == {"HF_TOKEN": "hub-token"}
     with pytest.raises(ArgumentRefused):
         clean_env({"HF_TOKEN": "/etc/passwd"})
+
+
+def test_kv_events_need_an_address_and_may_be_off() -> None:
+    assert clean_kv_events({}) == {}
+    assert clean_kv_events({"endpoint": "tcp://10.0.0.5:5557", "enable_kv_cache_events": False}) == {}
+    given = {"endpoint": "tcp://10.0.0.5:5557", "hwm": 1000, "replay_endpoint": "tcp://*:5558"}
+    assert clean_kv_events(given) == {**given, "enable_kv_cache_events": True}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.9", "[fd00::1]", "[::1]", "*"])
+def test_kv_events_go_to_private_addresses(address: str) -> None:
+    assert clean_kv_events({"endpoint": f"tcp://{address}:5557"})["endpoint"] == f"tcp://{address}:5557"
+
+
+@pytest.mark.parametrize(
+    ("events", "problem"),
+    [
+        ({"endpoint": "tcp://8.8.8.8:5557"}, "private address"),
+        ({"endpoint": "tcp://0.0.0.0:5557"}, "private address"),
+        ({"endpoint": "tcp://[2001:4860::1]:5557"}, "private address"),
+        ({"endpoint": "tcp://999.1.1.1:5557"}, "private address"),
+        ({"endpoint": "tcp://collector.example:5557"}, "tcp://ADDRESS:PORT"),
+        ({"endpoint": "ipc:///tmp/events"}, "tcp://ADDRESS:PORT"),
+        ({"endpoint": "tcp://10.0.0.5:0"}, "tcp://ADDRESS:PORT"),
+        ({"endpoint": "tcp://10.0.0.5:70000"}, "tcp://ADDRESS:PORT"),
+        ({"endpoint": 5557}, "tcp://ADDRESS:PORT"),
+        ({"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5557"}, "must differ"),
+        ({"enable_kv_cache_events": True}, "is missing"),
+        ({"hwm": 10}, "is missing"),
+        ({"endpoint": "tcp://*:5557", "hwm": 0}, "whole number from 1"),
+        ({"endpoint": "tcp://*:5557", "topic": "x"}, "no setting of KV events"),
+        ("tcp://*:5557", "must come as an object"),
+    ],
+)
+def test_bad_kv_events_are_refused_with_the_remedy(events: Any, problem: str) -> None:
+    with pytest.raises(ArgumentRefused, match=problem):
+        clean_kv_events(events)

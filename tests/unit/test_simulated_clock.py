@@ -108,7 +108,7 @@ def test_kv_is_pulled_in_the_time_that_its_bytes_take_and_gives_the_same_text() 
     decoder.submit(second)
     clock.run_until(60.0)
     assert heard.text == expected.text
-    transfer_s = 32 * chosen.kv_block_bytes * 8 / 100e9
+    transfer_s = chosen.pull_bytes(32) * 8 / 100e9
     first_step_s = chosen.perf.step([], 1, 512).seconds
     assert heard.times[0] == pytest.approx(1.0 + transfer_s + first_step_s)
     assert prefiller.scheduler.pool.used == 0 and not fabric.ports["d"].waiting
@@ -127,7 +127,7 @@ def test_two_pulls_from_one_engine_share_its_link() -> None:
     for number, (engine, (_, ended)) in enumerate(zip(destinations, legs, strict=True)):
         engine.submit(generation(clock, 10 + number, remote=handed_over(ended.ending))[0])
     clock.run_until(60.0)
-    alone_s = 32 * chosen.kv_block_bytes * 8 / 10e9
+    alone_s = chosen.pull_bytes(32) * 8 / 10e9
     for engine in destinations:
         assert engine.measures.histograms["transfer_s"].sum == pytest.approx(2 * alone_s)
 

@@ -11,10 +11,11 @@ import pytest
 
 from controlplane.core.codec import encode
 from controlplane.core.protocol import Rank
+from controlplane.physics.catalog import config_names, read_config
 from tests.simulated_engines import KEY, LLAMA_8B, spec
 from workers.engines.base import Place, SpecRefused
 from workers.engines.simulated import driver
-from workers.engines.simulated.settings import read_settings
+from workers.engines.simulated.settings import EventsConfig, read_settings, settings_of
 
 
 def place(folder: Path) -> Place:
@@ -35,7 +36,8 @@ def test_the_process_reads_what_the_driver_wrote(tmp_path: Path) -> None:
     settings = read_settings(json.loads((tmp_path / "spec.json").read_text()))
     assert (settings.port, settings.side_port, settings.gpus) == (8101, 5601, ("GPU-e1",))
     assert (settings.limits.max_num_seqs, settings.limits.block_size) == (7, 32)
-    assert settings.kv_block_bytes == 32 * 131_072
+    assert settings.pull_bytes(3) == 3 * 32 * 131_072
+    assert settings.pull_bytes(0) == 0
 
 
 def test_without_a_length_the_model_and_the_cache_decide() -> None:
@@ -69,6 +71,13 @@ def _plain(**changes: Any) -> dict[str, Any]:
         ({"connector": "example"}, "choose nixl or none"),
         ({"kv_lease_s": 0.0}, "must be positive"),
         ({"env": {"LD_PRELOAD": "x"}}, "LD_PRELOAD"),
+        ({"args": {"prefix_caching_hash_algo": "xxhash"}}, "one of sha256, sha256_cbor"),
+        (
+            {"args": {"enable_chunked_prefill": False, "max_num_batched_tokens": 64}},
+            r"max_num_batched_tokens \(64\) must not be below max_model_len",
+        ),
+        ({"kv_events": {"endpoint": "tcp://8.8.8.8:5557"}}, "KV events: .* private address"),
+        ({"kv_events": {"hwm": 5}}, "KV events: .*'endpoint' is missing"),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_reason(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
@@ -87,3 +96,31 @@ def test_a_document_that_is_none_is_refused(document: Any) -> None:
 def test_a_bad_port_is_refused(port: Any) -> None:
     with pytest.raises(SpecRefused, match="two ports"):
         read_settings({"spec": _plain(), "host": "127.0.0.1", "port": port, "side_port": 0})
+
+
+def test_kv_events_are_named_after_the_engine_and_listen_on_its_own_address_only(tmp_path: Path) -> None:
+    events = {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "buffer_steps": 5, "hwm": 10}
+    driver.launch(spec(kv_events=events), 0, place(tmp_path))
+    settings = read_settings(json.loads((tmp_path / "spec.json").read_text()))
+    assert settings.kv_events == EventsConfig("tcp://127.0.0.1:5557", True, "kv@e1", "tcp://127.0.0.1:5558", 5, 10)
+    connecting = settings_of(spec(kv_events={"endpoint": "tcp://10.0.0.5:5557"}), 0, "10.0.0.6", 1, 2)
+    assert connecting.kv_events == EventsConfig("tcp://10.0.0.5:5557", False, "kv@e1")
+    assert settings_of(spec(), 0, "10.0.0.6", 1, 2).kv_events is None
+
+
+@pytest.mark.parametrize("model", config_names())
+def test_every_model_config_that_ships_can_be_simulated(model: str) -> None:
+    """On eight GPUs, or as many as its heads allow."""
+    config = read_config(model)
+    for gpus in (8, 4, 2, 1):
+        ranks = (Rank("n1", tuple(f"GPU-{number}" for number in range(gpus))),)
+        wanted = spec(model_config=config, ranks=ranks, tensor_parallel=gpus, gpu_kind="b200", args={"max_model_len": 512})
+        try:
+            settings = settings_of(wanted, 0, "127.0.0.1", 0, 0)
+        except SpecRefused as refusal:
+            assert "cannot be split" in str(refusal)
+            continue
+        break
+    assert settings.perf.step([(256, 0)], 3, 1000).seconds > 0
+    assert settings.pull_bytes(2) > settings.pull_bytes(1) > 0
+    assert settings.limits.num_blocks > 100

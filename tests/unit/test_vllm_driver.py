@@ -177,3 +177,31 @@ def test_a_named_interpreter_that_is_none_is_refused(model: Path, tmp_path: Path
     monkeypatch.setenv(ENV_VLLM_PYTHON, "python3")
     with pytest.raises(SpecRefused, match="no absolute path of an executable"):
         driver.launch(cpu_spec(model), 0, place(tmp_path))
+
+
+def test_kv_events_go_where_the_spec_says_under_the_engines_name(model: Path, tmp_path: Path) -> None:
+    wanted = replace(cpu_spec(model), kv_events={"endpoint": "tcp://127.0.0.1:5557", "hwm": 50})
+    config = json.loads(option(driver.launch(wanted, 0, place(tmp_path)), "kv-events-config") or "{}")
+    assert config == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "tcp://127.0.0.1:5557",
+        "topic": "kv@e-1",
+        "hwm": 50,
+    }
+    assert option(driver.launch(cpu_spec(model), 0, place(tmp_path)), "kv-events-config") is None
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ({"endpoint": "tcp://*:5557"}, "every address of the node"),
+        ({"endpoint": "tcp://127.0.0.1:5557", "replay_endpoint": "tcp://*:5558"}, "every address of the node"),
+        ({"endpoint": "tcp://1.2.3.4:5557"}, "private address"),
+    ],
+)
+def test_kv_events_that_others_could_read_are_refused(
+    model: Path, tmp_path: Path, events: dict[str, str], says: str
+) -> None:
+    with pytest.raises(SpecRefused, match=says):
+        driver.launch(replace(cpu_spec(model), kv_events=events), 0, place(tmp_path))

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ import orjson
 import uvloop
 
 from controlplane.core.names import ENV_ENGINE_KEY
+from workers.engines.simulated.admin import Admin
 from workers.engines.simulated.app import App
 from workers.engines.simulated.destination import KvDestination
 from workers.engines.simulated.engine import Engine
-from workers.engines.simulated.settings import Settings, read_settings
+from workers.engines.simulated.host import ThisProcess
+from workers.engines.simulated.settings import EventsConfig, Settings, read_settings
 from workers.engines.simulated.source import KvSource
 
 SHUTDOWN_S = 30.0
@@ -37,38 +40,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs until a signal. Returns 2 for a spec that cannot be run, 1 when a port is taken."""
     parser = argparse.ArgumentParser(prog="python -m workers.engines.simulated", description=__doc__)
     parser.add_argument("--spec", required=True, type=Path, help="JSON: spec, rank, host, port, side_port")
+    for port in ("port", "side_port"):
+        parser.add_argument(f"--{port.replace('_', '-')}", type=int, help="instead of the document's (a restart keeps them)")
     options = parser.parse_args(argv)
     try:
         settings = read_settings(orjson.loads(options.spec.read_bytes()))
+        settings = replace(
+            settings,
+            hash_seed=os.environ.get("PYTHONHASHSEED", settings.hash_seed),
+            port=options.port or settings.port,
+            side_port=options.side_port or settings.side_port,
+        )
     except (OSError, ValueError) as problem:  # SpecRefused and bad JSON are ValueErrors
         _say(f"cannot run {options.spec}: {problem}")
         return 2
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, os.environ.get(ENV_ENGINE_KEY, "")))
+            runner.run(serve(settings, os.environ.get(ENV_ENGINE_KEY, ""), options.spec))
     except OSError as problem:
-        _say(f"cannot listen on {settings.host} ports {settings.port} and {settings.side_port}: {problem}")
+        _say(f"cannot listen on {settings.host}, ports {settings.port} and {settings.side_port}: {problem}")
         return 1
     return 0
 
 
-async def serve(settings: Settings, key: str) -> None:
-    """Serves HTTP and the side port until SIGTERM or SIGINT. Raises OSError if it cannot listen."""
+async def serve(settings: Settings, key: str, spec: Path) -> None:
+    """Serves HTTP and the side port until SIGTERM or SIGINT. Raises OSError if it cannot listen. `spec` is read again by a
+    fault that restarts the process."""
     loop = asyncio.get_running_loop()
     bytes_per_s = settings.network_gbps * 1e9 / 8 * settings.speed
     engine = Engine(settings, loop, os.urandom(16).hex())
     engine.loader = KvDestination(engine, loop, bytes_per_s)
     source = KvSource(engine, bytes_per_s)
-    app = App(engine, key, int(time.time()))
+    if settings.kv_events:
+        _tell_events(engine, settings.kv_events, loop)
     side = await loop.create_server(source.connection, settings.host, settings.side_port)
     engine.side_port = side.sockets[0].getsockname()[1]
+    host = ThisProcess(_again(spec))
+    app = App(engine, key, int(time.time()), Admin(engine, host))
     web = await loop.create_server(app.connection, settings.host, settings.port, backlog=BACKLOG)
+    port = web.sockets[0].getsockname()[1]
+    host.keep_ports(port, engine.side_port)
     loop.set_exception_handler(_crash)
     stop = _signals(loop)
     gc.collect()
     gc.freeze()  # what is here now stays: do not look at it again
     _say(
-        f"{settings.engine} serves {settings.model} on {settings.host} port {web.sockets[0].getsockname()[1]}, "
+        f"{settings.engine} serves {settings.model} on {settings.host} port {port}, "
         f"side port {engine.side_port}: {settings.perf.tensor_parallel} x {settings.perf.gpu.name} ({settings.perf.basis}), "
         f"{settings.limits.num_blocks} blocks of {settings.limits.block_size} tokens"
     )
@@ -77,6 +94,22 @@ async def serve(settings: Settings, key: str) -> None:
     await _finish(engine, loop)
     web.close()
     side.close()
+
+
+def _again(spec: Path) -> list[str]:
+    """The command line that starts this engine anew."""
+    return [sys.executable, "-m", "workers.engines.simulated", "--spec", str(spec)]
+
+
+def _tell_events(engine: Engine, config: EventsConfig, loop: asyncio.AbstractEventLoop) -> None:
+    """Publish KV events. Raises OSError. ZMQ and msgpack are loaded only now: they are megabytes for each engine."""
+    from workers.engines.simulated.events import EventLog
+    from workers.engines.simulated.publisher import Publisher
+
+    settings = engine.settings
+    latent = any(group.kind == "latent" for group in settings.perf.shape.attention)
+    kind = "mla_attention" if latent else "full_attention"
+    engine.tell_events(EventLog(settings.limits.block_size, kind, Publisher(config, loop).publish, time.time))
 
 
 def _crash(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

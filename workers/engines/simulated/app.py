@@ -6,12 +6,13 @@ import hmac
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from workers.engines.simulated import api, tokenizer
+from workers.engines.simulated.admin import FAULTS_PATH, Admin, Route
 from workers.engines.simulated.answers import Answer, StreamedAnswer, WholeAnswer
 from workers.engines.simulated.api import ApiError, EngineAsserts
 from workers.engines.simulated.engine import Engine
@@ -21,14 +22,13 @@ from workers.engines.simulated.settings import VERSION
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Route = Callable[[Exchange], None]
-
 
 class App:
-    """`key` is the bearer token that everything under /v1 asks for; empty means none, as in vLLM."""
+    """`key` is the bearer token that everything under /v1 asks for; empty means none, as in vLLM. What `admin` does is never
+    open without a key."""
 
-    def __init__(self, engine: Engine, key: str, started: int) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, key: str, started: int, admin: Admin) -> None:
+        self._engine, self._admin = engine, admin
         self._key = f"Bearer {key}".encode() if key else b""
         self._started = started
         self._number = 0
@@ -37,17 +37,19 @@ class App:
         self.closing = False
         """Shutting down: what runs may finish, nothing new begins."""
         settings = engine.settings
+        self._hasher = settings.hasher()
         self._offered = api.Offered(settings.model, settings.max_model_len, settings.handoff)
         self._routes: Mapping[str, Mapping[str, Route]] = {
             "/health": {"GET": lambda exchange: exchange.answer(200, b"")},
             "/version": {"GET": lambda exchange: _json(exchange, {"version": VERSION})},
             "/load": {"GET": lambda exchange: _json(exchange, {"server_load": self.load})},
-            "/metrics": {"GET": self._metrics},
+            "/metrics": {"GET": lambda exchange: exchange.answer(200, admin.metrics(), METRICS_TYPE)},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/v1/models": {"GET": self._models},
             "/v1/completions": {"POST": lambda exchange: self._generate(exchange, chat=False)},
             "/v1/chat/completions": {"POST": lambda exchange: self._generate(exchange, chat=True)},
+            **admin.routes,
         }
 
     def connection(self) -> Connection:
@@ -55,8 +57,14 @@ class App:
         return Connection(self._handle)
 
     def _handle(self, exchange: Exchange) -> None:
-        if exchange.path.startswith("/v1") and not self._authorised(exchange):
+        if self._engine.faults.any and exchange.path != FAULTS_PATH and self._struck(exchange):
+            return
+        of_admin = exchange.path in self._admin.routes
+        if (of_admin or exchange.path.startswith("/v1")) and not self._authorised(exchange):
             exchange.answer(401, b'{"error":"Unauthorized"}')
+            return
+        if of_admin and not self._key:
+            exchange.answer(403, api.error_body(403, "this engine was started without a key, so nobody may ask this of it"))
             return
         methods = self._routes.get(exchange.path)
         if methods is None:
@@ -77,14 +85,22 @@ class App:
                 traceback.print_exc()
                 exchange.answer(500, api.error_body(500, "Internal server error"))
 
+    def _struck(self, exchange: Exchange) -> bool:
+        """Whether a fault answers instead, or leaves the client without an answer."""
+        strike, now = self._engine.faults.strike, self._engine.now()
+        if strike("refuse", now) is not None:
+            exchange.cut()
+            return True
+        status = strike("status", now) if exchange.path.startswith("/v1") else None
+        if status:
+            exchange.answer(status["code"], api.error_body(status["code"], "a fault that was asked for"))
+        return status is not None
+
     def _authorised(self, exchange: Exchange) -> bool:
         given = exchange.headers.get("authorization", "").encode("utf-8", "replace")
         return not self._key or hmac.compare_digest(given, self._key)
 
     # --- what it tells ----------------------------------------------------------------------------------------------------
-
-    def _metrics(self, exchange: Exchange) -> None:
-        exchange.answer(200, self._engine.metrics_page().encode(), METRICS_TYPE)
 
     def _models(self, exchange: Exchange) -> None:
         offered = self._offered
@@ -145,6 +161,7 @@ class App:
             salt=ask.salt,
             hold=ask.hold,
             remote=ask.remote,
+            hasher=self._hasher,
         )
 
     def _over(self, answer: Answer) -> None:

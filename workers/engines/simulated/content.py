@@ -67,14 +67,6 @@ def garbage(reason: str, blocks: Iterable[int]) -> list[int]:
     return [int.from_bytes(blake2b(f"{reason}:{block}".encode(), digest_size=8).digest(), "little") for block in blocks]
 
 
-def salted(contents: Sequence[int], salt: str) -> list[int]:
-    """Prefix-cache keys of blocks with these contents; a salt keeps its own users' blocks apart."""
-    if not salt:
-        return list(contents)
-    mask = int.from_bytes(blake2b(salt.encode(), digest_size=8).digest(), "little")
-    return [content ^ mask for content in contents]
-
-
 def digest(contents: Sequence[int], generated: Iterable[int] = ()) -> bytes:
     """The state that the next token follows from: the KV of the prompt, then each generated token."""
     state = blake2b(array("Q", contents).tobytes(), digest_size=16).digest()

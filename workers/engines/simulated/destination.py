@@ -29,6 +29,8 @@ class _Pull:
     size_bytes: int
     started: float
     post_s: float
+    fault: Mapping[str, Any]
+    """What was asked to happen to this pull (faults.KINDS["transfer"]); empty: nothing."""
     deadline: asyncio.TimerHandle | None = None
 
 
@@ -162,6 +164,9 @@ class KvDestination:
             peer = await self._peer((remote.host, remote.port))
             if peer.greeting.result() != remote.engine:
                 raise ConnectionError("the peer is another start of the engine")
+            fault = self._engine.faults.strike("transfer", self._loop.time()) or {}
+            if fault.get("mode") == "fail":
+                raise ConnectionError("a fault that was asked for")
             if self._peers.get(peer.address) is not peer:
                 raise ConnectionError("the peer closed as soon as it had greeted")  # `_closed` came before this
         except OSError:  # a timeout is one, too
@@ -172,9 +177,9 @@ class KvDestination:
         hits = generation.request.local_hit_tokens // settings.limits.block_size
         blocks = list(remote.blocks[hits : len(generation.contents)])
         self._number += 1
-        size = len(blocks) * settings.kv_block_bytes
+        size = settings.pull_bytes(len(blocks))
         now = self._loop.time()
-        peer.pulls[self._number] = _Pull(generation, remote, blocks, size, started, now - started)
+        peer.pulls[self._number] = _Pull(generation, remote, blocks, size, started, now - started, fault)
         peer.side.send("start", transfer=self._number, request=remote.request, blocks=blocks)
         self._link.start(now, self._number, size)
         self._watch()
@@ -195,9 +200,14 @@ class KvDestination:
         for peer in list(self._peers.values()):
             pull = peer.pulls.get(number)
             if pull:
-                peer.side.send("read", transfer=number)
-                pull.deadline = self._loop.call_later(ANSWER_S, self._fail, peer, number)
+                self._loop.call_later(pull.fault.get("delay_s", 0.0), self._read, peer, number)
         self._watch()
+
+    def _read(self, peer: _Peer, number: int) -> None:
+        pull = peer.pulls.get(number)
+        if pull:
+            peer.side.send("read", transfer=number)
+            pull.deadline = self._loop.call_later(ANSWER_S, self._fail, peer, number)
 
     def _arrived(self, peer: _Peer, number: int, contents: list[int]) -> None:
         pull = self._close(peer, number)
@@ -207,6 +217,8 @@ class KvDestination:
         hits = pull.generation.request.local_hit_tokens // settings.limits.block_size
         missing = len(pull.generation.contents) - hits - len(contents)
         contents += content.garbage("never sent", range(max(0, missing)))
+        if pull.fault.get("mode") == "corrupt":
+            contents = content.garbage(f"corrupted:{number}", range(len(contents)))
         peer.side.send("done", request=pull.remote.request)
         if self._wants(pull.generation):
             took = self._loop.time() - pull.started

@@ -6,14 +6,15 @@ timer but the end of its next lease. What talks to clients and peers is given in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from controlplane.core.batching import Request, Scheduler, Step
+from controlplane.core.batching import Change, Request, Scheduler, Step
 from workers.engines.simulated import content
 from workers.engines.simulated.activity import Activity
 from workers.engines.simulated.clock import Clock, Timer
+from workers.engines.simulated.faults import Faults
 from workers.engines.simulated.generation import Ending, Generation
 from workers.engines.simulated.measures import Gauges, Measures
 from workers.engines.simulated.settings import Settings
@@ -33,6 +34,16 @@ class Loader(Protocol):
 
     def forget(self, generation: Generation) -> None:
         """It is through, or nobody waits for it any more."""
+
+
+class Listener(Protocol):
+    """Hears what happens to the prefix cache."""
+
+    def note(self, changes: Iterable[Change], generations: Mapping[int, Generation]) -> None:
+        """What scheduling a step changed. `generations` by request id."""
+
+    def flush(self) -> None:
+        """The step is through."""
 
 
 class Pulled(NamedTuple):
@@ -58,16 +69,26 @@ class Engine:
         self.engine_id = engine_id
         self.side_port = settings.side_port
         self.scheduler = Scheduler(settings.limits)
+        self.faults = Faults()
         self.measures = Measures(settings.model, _cache_config(settings))
         self.activity = Activity()
         self.loader: Loader | None = None
+        self.events: Listener | None = None
         self.on_empty: Callable[[], None] | None = None
         """Called each time the last open generation has ended."""
-        self._clock = clock
+        self.clock = clock
         self._generations: dict[int, Generation] = {}
         self._offers: dict[str, Offer] = {}
         self._next: Timer | None = None  # the step that runs, or the call that starts one
         self._lease_timer: Timer | None = None
+        self._leaked: list[int] = []
+
+    def tell_events(self, listener: Listener) -> None:
+        """From now on `listener` hears what happens to the prefix cache."""
+        self.events, self.scheduler.changes = listener, []
+
+    def now(self) -> float:
+        return self.clock.time()
 
     @property
     def open(self) -> int:
@@ -77,7 +98,7 @@ class Engine:
     # --- generations ------------------------------------------------------------------------------------------------------
 
     def submit(self, generation: Generation) -> None:
-        generation.arrived = self._clock.time()
+        generation.arrived = self.clock.time()
         self.scheduler.submit(generation.request)
         self._generations[generation.request.id] = generation
         if generation.remote and self.loader:
@@ -130,23 +151,28 @@ class Engine:
         if generation.remote and self.loader:
             self.loader.forget(generation)
         if not self._generations and self.on_empty:
-            self._clock.call_soon(self.on_empty)
+            self.clock.call_soon(self.on_empty)
 
     # --- steps ------------------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         """Start a step in this turn of the loop, unless one runs."""
         if self._next is None:
-            self._next = self._clock.call_soon(self._start_now)
+            self._next = self.clock.call_soon(self._start_now)
 
     def _start_now(self) -> None:
-        self._start(self._clock.time())
+        self._start(self.clock.time())
 
     def _start(self, start: float) -> None:
         self._next = None
+        if self.faults.any and self.faults.get("hang", start) is not None:
+            return  # whoever ends the fault wakes the engine
         step = self.scheduler.schedule()
         if step is None:
             return
+        if self.events and self.scheduler.changes:
+            self.events.note(self.scheduler.changes, self._generations)
+            self.scheduler.changes = []
         for request in step.preempted:
             self.measures.add("preemptions", 1)
             self._generations[request.id].recomputed()
@@ -158,21 +184,30 @@ class Engine:
                 self.loader.load(self._generations[request.id])
         if step.work:
             end = start + self._run(step, start)
-            self._next = self._clock.call_at(end, self._end, step, end)
-        elif step.preempted:
-            self._wake()
+            self._next = self.clock.call_at(end, self._end, step, end)
+        else:
+            self._tell_events()
+            if step.preempted:
+                self._wake()
+
+    def _tell_events(self) -> None:
+        if self.events:
+            self.events.flush()
 
     def _run(self, step: Step, start: float) -> float:
         """Seconds that the step takes from `start`; counts what it does."""
         decodes, context = step.decodes()
         cost = self.settings.perf.step(step.prefills(), decodes, context)
         seconds = cost.seconds / self.settings.speed
+        if self.faults.any and (slow := self.faults.get("slow", start)):
+            seconds *= slow["factor"]
         self.activity.record(start, start + seconds, cost)
         self.measures.observe("step_tokens", step.new_tokens)
         return seconds
 
     def _end(self, step: Step, end: float) -> None:
-        now = self._clock.time()
+        now = self.clock.time()
+        self._tell_events()
         for request in self.scheduler.complete(step):
             generation = self._generations.get(request.id)
             if generation:  # or it went with another sequence of its request just now
@@ -221,7 +256,7 @@ class Engine:
     def _finish(self, generation: Generation, ending: Ending) -> None:
         # As vLLM, which keeps blocks for a peer only if the answer was cut by its length.
         if generation.hold and ending.reason == "length":
-            self.scheduler.finish(generation.request, self._clock.time() + self.settings.kv_lease_s)
+            self.scheduler.finish(generation.request, self._new_lease())
             ending = ending._replace(kv_transfer_params=self._offer(generation))
         else:
             self.scheduler.finish(generation.request)
@@ -288,30 +323,89 @@ class Engine:
         """A peer's request still waits: a new lease, if the old one has not ended."""
         offer = self._offers.get(name)
         if offer:
-            offer.request.lease_until = self._clock.time() + self.settings.kv_lease_s
+            offer.request.lease_until = self._new_lease()
+
+    def _new_lease(self) -> float:
+        """When a lease that begins now ends."""
+        now, lease_s = self.clock.time(), self.settings.kv_lease_s
+        early = self.faults.get("expire_early", now)
+        return now + (min(lease_s, early["lease_s"]) if early else lease_s)
 
     def _watch_leases(self) -> None:
         if self._lease_timer is None and self.scheduler.held:
             first = min(request.lease_until for request in self.scheduler.held.values())
-            self._lease_timer = self._clock.call_at(first, self._expire)
+            self._lease_timer = self.clock.call_at(first, self._expire)
 
     def _expire(self) -> None:
         self._lease_timer = None
-        gone = {request.id for request in self.scheduler.expire(self._clock.time())}
+        gone = {request.id for request in self.scheduler.expire(self.clock.time())}
         if gone:
             self.measures.add("leases_expired", len(gone))
             self._offers = {name: offer for name, offer in self._offers.items() if offer.request.id not in gone}
             self._wake()
         self._watch_leases()
 
+    # --- faults -----------------------------------------------------------------------------------------------------------
+
+    def begin_faults(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+        """Faults as faults.read gives them. Those of requests and transfers strike when there are some."""
+        self.faults.set(wanted, self.clock.time())
+        for name, values in wanted.items():
+            if "duration_s" in values:
+                self.clock.call_later(values["duration_s"], self._settle)
+            match name:
+                case "forget_cache":
+                    self.scheduler.forget_prefixes()
+                case "leak_blocks":
+                    self._leak(values["blocks"])
+                case "expire_early":
+                    self._shorten_leases()
+
+    def clear_faults(self, name: str | None = None) -> None:
+        """End one, or all."""
+        self.faults.clear(name)
+        self._settle()
+
+    def _settle(self) -> None:
+        """A fault may have ended: undo what it left behind."""
+        if self._leaked and self.faults.get("leak_blocks", self.clock.time()) is None:
+            self._leak(0)
+        self._wake()
+
+    def _leak(self, blocks: int) -> None:
+        """So many blocks belong to nobody; fewer if fewer are free. The ones that leaked before are given back."""
+        pool = self.scheduler.pool
+        pool.give_back(self._leaked)
+        self._leaked = pool.take(min(blocks, pool.free)) or []
+
+    def _shorten_leases(self) -> None:
+        for request in self.scheduler.held.values():
+            request.lease_until = min(request.lease_until, self._new_lease())
+        if self._lease_timer:
+            self._lease_timer.cancel()
+            self._lease_timer = None
+        self._watch_leases()
+
+    def reset_prefix_cache(self, running: bool) -> bool:
+        """vLLM's, see Scheduler.reset_prefix_cache. Told as an event with the next step."""
+        preempted = list(self.scheduler.running) if running else []
+        done = self.scheduler.reset_prefix_cache(running)
+        for request in preempted:
+            self.measures.add("preemptions", 1)
+            self._generations[request.id].recomputed()
+        self._wake()
+        return done
+
     # --- what it tells ----------------------------------------------------------------------------------------------------
 
     def metrics_page(self) -> str:
+        for name, struck in self.faults.struck.items():
+            self.measures.counters["faults"][name].value = struck
         return self.measures.page(self._gauges())
 
     def _gauges(self) -> Gauges:
         scheduler, settings = self.scheduler, self.settings
-        busy = self.activity.lately(self._clock.time())
+        busy = self.activity.lately(self.clock.time())
         memory = settings.perf.gpu.memory_bytes * settings.gpu_memory_utilization
         waiting, loading = scheduler.num_waiting, len(scheduler.loading)
         return {

@@ -84,7 +84,7 @@ class _Port:
         settings = self.engine.settings
         hits = generation.request.local_hit_tokens // settings.limits.block_size
         blocks = list(remote.blocks[hits : len(generation.contents)])
-        now, size = self.fabric.clock.time(), len(blocks) * settings.kv_block_bytes
+        now, size = self.fabric.clock.time(), settings.pull_bytes(len(blocks))
         pull = _Pull(generation, remote, source, blocks, size, now)
         self.incoming.start(now, pull, size)
         source.outgoing[pull] = self

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workers.engines.simulated.faults import KINDS
+
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 _REQUEST_S = (
     0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
@@ -183,6 +185,12 @@ COUNTERS: Mapping[str, tuple[str, str, str, tuple[str, ...]]] = {
         "Number of admission attempts rejected by a queue limit, by reason.",
         "reason",
         ("max_num_queued_reqs", "max_num_queued_tokens"),
+    ),
+    "faults": (
+        "twinpool:faults_total",
+        "How often each fault that was asked for struck this simulated engine.",
+        "fault",
+        tuple(KINDS),
     ),
     "mm_queries": (
         "vllm:mm_cache_queries_total",

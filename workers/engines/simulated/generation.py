@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from controlplane.common.prefixhash import PrefixHasher, event_hash, salt_keys
 from controlplane.core.batching import Request
 from workers.engines.simulated import content
 from workers.engines.simulated.tokenizer import END
@@ -51,12 +52,16 @@ class Sink(Protocol):
     def failed(self, index: int) -> None: ...
 
 
+VLLM_HASHES = PrefixHasher()
+
+
 class Generation:
     """`name` is unique among all engines and starts: what a peer asks for."""
 
     __slots__ = (
-        "_block_size", "_longest_stop", "_pending", "_salt", "_seed", "_state", "arrived", "clean", "contents",
-        "first_token", "hold", "index", "last_token", "name", "remote", "request", "sampling", "scheduled", "sink", "tokens",
+        "_block_size", "_hasher", "_last_hash", "_longest_stop", "_pending", "_seed", "_state", "arrived", "clean",
+        "contents", "first_token", "hold", "index", "last_token", "name", "remote", "request", "salt", "sampling",
+        "scheduled", "sink", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -72,19 +77,22 @@ class Generation:
         salt: str = "",
         hold: bool = False,
         remote: RemoteKv | None = None,
+        hasher: PrefixHasher | None = VLLM_HASHES,
     ) -> None:
+        """`hasher` None: there is no prefix cache, and nothing to find its blocks by."""
         self.name, self.index, self.sink = name, index, sink
         self.sampling, self.hold, self.remote = sampling, hold, remote
         self.tokens = array("I", prompt)
         self.contents = content.block_contents(prompt, block_size)
         """What the prompt's blocks should contain, the last perhaps partly full."""
-        full = len(prompt) // block_size
-        self.request = Request(number, len(prompt), content.salted(self.contents[:full], salt), remote is not None)
+        hashes = hasher.chain(prompt, block_size, salt) if hasher else []
+        self.request = Request(number, len(prompt), [event_hash(each) for each in hashes], remote is not None)
         self.clean = True
         """The KV is what the tokens would give; False after a pull brought something else."""
         self._state = content.digest(self.contents)
         self._seed = content.seed_bytes(sampling.seed, sampling.temperature, index)
-        self._salt, self._block_size = salt, block_size
+        self.salt, self._block_size = salt, block_size
+        self._hasher, self._last_hash = hasher, hashes[-1] if hashes else None
         self._pending = ""  # text held back, because it may be the start of a stop string
         self._longest_stop = max(map(len, sampling.stops), default=0)
         self.arrived = 0.0
@@ -137,15 +145,14 @@ class Generation:
     def _append(self, token: int) -> None:
         self.tokens.append(token)
         self._state = content.after(self._state, token)
-        if self.clean and len(self.tokens) % self._block_size == 0:
-            self._key_block()
+        if self.clean and self._hasher and len(self.tokens) % self._block_size == 0:
+            self._key_block(self._hasher)
 
-    def _key_block(self) -> None:
+    def _key_block(self, hasher: PrefixHasher) -> None:
         """Generated tokens have filled a block."""
-        keys = self.request.keys
-        before = content.salted(keys[-1:], self._salt)[0] if keys else 0
-        filled = content.next_content(before, self.tokens[-self._block_size :].tobytes())
-        keys += content.salted([filled], self._salt)
+        extra = None if self._last_hash else salt_keys(self.salt)
+        self._last_hash = hasher.block(self._last_hash, self.tokens[-self._block_size :], extra)
+        self.request.keys.append(event_hash(self._last_hash))
 
     def _show(self, text: str) -> tuple[str, str | None]:
         """Text that cannot be part of a stop string any more, and the stop string that was found."""

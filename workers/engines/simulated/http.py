@@ -26,10 +26,12 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 class Exchange:
     """One request and its answer. `on_disconnect` is called if the client goes before the answer is complete."""
 
-    __slots__ = ("_chunked", "_connection", "_keep", "body", "headers", "method", "on_disconnect", "path")
+    __slots__ = ("_chunked", "_connection", "_keep", "body", "headers", "method", "on_disconnect", "path", "query")
 
-    def __init__(self, connection: Connection, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
-        self.method, self.path, self.headers, self.body = method, path, headers, body
+    def __init__(
+        self, connection: Connection, method: str, path: str, query: str, headers: dict[str, str], body: bytes
+    ) -> None:
+        self.method, self.path, self.query, self.headers, self.body = method, path, query, headers, body
         self.on_disconnect: Callable[[], None] | None = None
         self._connection = connection
         self._keep = self._chunked = True
@@ -57,6 +59,10 @@ class Exchange:
         if self._chunked:
             self._connection.write(self, b"0\r\n\r\n")
         self._connection.done(self, self._keep)
+
+    def cut(self) -> None:
+        """No answer: the connection is reset, as by a server that is not there."""
+        self._connection.reset()
 
     def _head(self, status: int, content_type: str, framing: str) -> bytes:
         closing = "" if self._keep else "connection: close\r\n"
@@ -134,8 +140,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         method = self._parser.get_method().decode("latin-1")
-        path = self._path.split(b"?", 1)[0].decode("latin-1")
-        exchange = Exchange(self, method, path, self._headers, b"".join(self._body))
+        path, _, query = self._path.decode("latin-1").partition("?")
+        exchange = Exchange(self, method, path, query, self._headers, b"".join(self._body))
         exchange.version(self._parser.get_http_version() == "1.1", self._parser.should_keep_alive())
         self._body = []
         if len(self._queue) >= MAX_PIPELINED:
@@ -166,6 +172,11 @@ class Connection(asyncio.Protocol):
             self._close()
         elif self._queue and self._transport:
             asyncio.get_running_loop().call_soon(self._next)
+
+    def reset(self) -> None:
+        """Drop the client at once."""
+        if self._transport:
+            self._transport.abort()
 
     def _next(self) -> None:
         if self.current is None and self._queue:

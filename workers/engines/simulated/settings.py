@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.common.prefixhash import SEED, PrefixHasher
+from controlplane.core import kvsize
 from controlplane.core.batching import Limits
 from controlplane.core.codec import WrongShape, decode
 from controlplane.core.engine_args import ArgumentRefused, clean_args
@@ -14,6 +16,7 @@ from controlplane.core.modelconfig import ConfigRefused, read_shape
 from controlplane.core.perf import DoesNotFit, PhaseModel
 from controlplane.core.protocol import EngineSpec
 from workers.engines.base import SpecRefused
+from workers.engines.kvevents import kv_events_config
 
 VERSION = "0.32.0+twinpool.simulated"
 """What /version tells: the vLLM whose HTTP, metrics and handoff are spoken."""
@@ -21,16 +24,31 @@ VERSION = "0.32.0+twinpool.simulated"
 _HONOURED = frozenset(
     {
         "block_size",
+        "enable_chunked_prefill",
         "enable_prefix_caching",
         "gpu_memory_utilization",
         "kv_cache_dtype",
         "kv_cache_memory_bytes",
+        "long_prefill_token_threshold",
         "max_model_len",
         "max_num_batched_tokens",
         "max_num_seqs",
+        "prefix_caching_hash_algo",
         "speed",
     }
 )
+
+
+@dataclass(frozen=True)
+class EventsConfig:
+    """Where KV events go: vLLM's kv_events_config. `listen` tells whether the endpoint is bound or connected to."""
+
+    endpoint: str
+    listen: bool
+    topic: str
+    replay_endpoint: str = ""
+    buffer_steps: int = 10_000
+    hwm: int = 100_000
 
 
 @dataclass(frozen=True)
@@ -47,13 +65,23 @@ class Settings:
     limits: Limits
     max_model_len: int
     gpu_memory_utilization: float
-    kv_block_bytes: int
-    """Of one block in the whole engine: what a transfer moves."""
     kv_lease_s: float
     network_gbps: float
     handoff: bool
     """Whether KV may be handed over: connector nixl. Without it, kv_transfer_params are ignored, as vLLM does."""
     speed: float
+    hash_algorithm: str = "sha256"
+    hash_seed: str = SEED
+    """The process takes it from its environment, as vLLM does."""
+    kv_events: EventsConfig | None = None
+
+    def pull_bytes(self, blocks: int) -> int:
+        """What pulling this many blocks of a prompt's KV moves."""
+        return kvsize.transfer_bytes(self.perf.shape, self.perf.kv_dtype, blocks * self.limits.block_size) if blocks else 0
+
+    def hasher(self) -> PrefixHasher | None:
+        """What names blocks; None without a prefix cache."""
+        return PrefixHasher(self.hash_algorithm, self.hash_seed) if self.limits.prefix_caching else None
 
     @property
     def kv_dtype(self) -> str:
@@ -96,7 +124,15 @@ def settings_of(spec: EngineSpec, rank: int, host: str, port: int, side_port: in
         block_size=block,
         num_blocks=max(1, capacity // block),
         prefix_caching=bool(args.get("enable_prefix_caching", True)),
+        long_prefill_token_threshold=int(args.get("long_prefill_token_threshold", 0)),
+        chunked_prefill=bool(args.get("enable_chunked_prefill", True)),
     )
+    longest = _max_model_len(args.get("max_model_len"), shape.max_positions, limits.num_blocks * block)
+    if not limits.chunked_prefill and batched < longest:
+        raise SpecRefused(
+            f"without chunked prefill max_num_batched_tokens ({batched}) must not be below max_model_len ({longest}), as"
+            " vLLM demands: raise the first or lower the second"
+        )
     return Settings(
         engine=spec.id,
         model=spec.model,
@@ -106,13 +142,31 @@ def settings_of(spec: EngineSpec, rank: int, host: str, port: int, side_port: in
         gpus=spec.ranks[rank].gpus,
         perf=perf,
         limits=limits,
-        max_model_len=_max_model_len(args.get("max_model_len"), shape.max_positions, limits.num_blocks * block),
+        max_model_len=longest,
         gpu_memory_utilization=utilization,
-        kv_block_bytes=block * perf.kv_token_bytes,
         kv_lease_s=spec.kv_lease_s,
         network_gbps=spec.network_gbps,
         handoff=spec.connector == "nixl",
         speed=float(args.get("speed", 1.0)),
+        hash_algorithm=str(args.get("prefix_caching_hash_algo", "sha256")),
+        kv_events=_kv_events(spec, host),
+    )
+
+
+def _kv_events(spec: EngineSpec, host: str) -> EventsConfig | None:
+    """`*` in an address is the engine's own one: vLLM would listen on all of the node's."""
+    config = kv_events_config(spec)
+    if not config:
+        return None
+    endpoint, replay = str(config["endpoint"]), str(config.get("replay_endpoint", ""))
+    own = f"[{host}]" if ":" in host else host
+    return EventsConfig(
+        endpoint=endpoint.replace("*", own),
+        listen="*" in endpoint,
+        topic=str(config["topic"]),
+        replay_endpoint=replay.replace("*", own),
+        buffer_steps=int(config.get("buffer_steps", 10_000)),
+        hwm=int(config.get("hwm", 100_000)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from workers.engines.simulated import content
 from workers.engines.simulated.engine import Engine
 from workers.engines.simulated.wire import BadMessage, Side, text, whole, wholes
 
@@ -45,8 +46,21 @@ class KvSource:
         active = self._active.get((side, number))
         if active is None:
             raise BadMessage("a transfer that was not started")
-        side.send("kv", transfer=number, contents=self._engine.read(*active))
-        self._stop(side, number)
+        fault = self._engine.faults.strike("transfer", self._engine.now()) or {}
+        if fault.get("mode") == "fail":
+            side.close()
+        else:
+            self._engine.clock.call_later(
+                fault.get("delay_s", 0.0), self._give, side, number, fault.get("mode") == "corrupt"
+            )
+
+    def _give(self, side: Side, number: int, corrupt: bool) -> None:
+        active = self._active.get((side, number))
+        if active:
+            name, blocks = active
+            contents = content.garbage(f"corrupted:{name}", blocks) if corrupt else self._engine.read(name, blocks)
+            side.send("kv", transfer=number, contents=contents)
+            self._stop(side, number)
 
     def _stop(self, side: Side, number: int) -> None:
         if self._active.pop((side, number), None):

@@ -6,6 +6,7 @@ and nothing outside `place.folder` is touched (the model's folder is only looked
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from controlplane.core.engine_args import ArgumentRefused, clean_args, clean_env
 from controlplane.core.names import ENV_ENGINE_KEY
 from controlplane.core.protocol import EngineSpec
 from workers.engines.base import Launch, Place, SpecRefused
+from workers.engines.kvevents import kv_events_config
 from workers.engines.vllm.connector import transfer_options
 from workers.engines.vllm.environment import NoEngineEnvironment, interpreter
 
@@ -108,7 +110,17 @@ def _options(spec: EngineSpec, place: Place, args: Mapping[str, Value], on_cpu: 
         "enable_log_outputs": False,
         "disable_access_log_for_endpoints": "/health,/metrics",
     }
-    return {**defaults, **args, **transfer_options(spec, place, args, on_cpu), **ours}
+    return {**defaults, **args, **transfer_options(spec, place, args, on_cpu), **_events(spec), **ours}
+
+
+def _events(spec: EngineSpec) -> dict[str, Value]:
+    config = kv_events_config(spec)
+    if "*" in f"{config.get('endpoint', '')}{config.get('replay_endpoint', '')}":
+        raise SpecRefused(
+            f"{spec.id}: with * in the address of its KV events vLLM listens on every address of the node, and prompts can "
+            "be read from them: name the private address that collects them"
+        )
+    return {"kv_events_config": json.dumps(config, sort_keys=True)} if config else {}
 
 
 def _option(item: tuple[str, Value]) -> str:
