@@ -113,9 +113,9 @@ def prompt_of(arrival: Arrival, block_size: int, seed: int) -> array[int]:
     tokens: list[int] = []
     for block in arrival.prefix:
         chance = random.Random(f"block {block}")
-        tokens += [chance.randrange(3, 2000) for _ in range(block_size)]
+        tokens += chance.choices(range(3, 2000), k=block_size)
     chance = random.Random(f"request {seed}")
-    tokens += [chance.randrange(3, 2000) for _ in range(arrival.prompt_tokens - len(tokens))]
+    tokens += chance.choices(range(3, 2000), k=arrival.prompt_tokens - len(tokens))
     return array("I", tokens)
 
 
