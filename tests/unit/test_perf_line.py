@@ -64,7 +64,8 @@ def test_more_tokens_take_more_time(name: str, stack: str, tokens: int, past: in
     phases = model(name, stack=stack)
     cost = phases.prefill(tokens, past, batch).seconds
     assert phases.prefill(tokens + more, past, batch).seconds >= cost
-    assert phases.prefill(tokens, past + more, batch).seconds >= cost * (1 - 1e-12)
+    if all(group.kind != "chunked" for group in SHAPES[name].attention):  # a token that opens a chunk sees none before it
+        assert phases.prefill(tokens, past + more, batch).seconds >= cost * (1 - 1e-12)
     assert phases.prefill(tokens, past, batch + 1).seconds >= cost
     step = phases.decode(batch, tokens).seconds
     assert phases.decode(batch, tokens + more).seconds >= step * (1 - 1e-12)
