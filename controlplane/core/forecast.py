@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from controlplane.core.forecast_gaps import Gaps
 from controlplane.core.forecast_run import Simulation
+from controlplane.core.forecast_saturation import Criterion, Saturation, saturate
 from controlplane.core.forecast_summary import Figure, Forecast, Percentiles, PoolForecast, summarise
 from controlplane.core.forecast_types import (
     Arrival,
@@ -34,6 +35,7 @@ from controlplane.core.protocol import ROLES_OF_MODE, Mode
 
 __all__ = [
     "Arrival",
+    "Criterion",
     "Figure",
     "Forecast",
     "ForecastRefused",
@@ -44,8 +46,10 @@ __all__ = [
     "PoolForecast",
     "PoolTotals",
     "Progress",
+    "Saturation",
     "Served",
     "Settings",
+    "highest_rate",
     "pools_of",
     "simulate",
     "simulate_pools",
@@ -85,6 +89,21 @@ def simulate_pools(
     _check_pools(pools, mode)
     _check_arrivals(arrivals, settings)
     return Simulation(pools, arrivals, settings, mode, progress).run()
+
+
+def highest_rate(
+    pools: Sequence[Pool],
+    arrivals: Sequence[Arrival],
+    settings: Settings,
+    mode: Mode,
+    criterion: Criterion,
+    progress: Progress | None = None,
+) -> Saturation:
+    """The highest rate within the SLO (see core.forecast_saturation for the criterion) at which the pools serve requests
+    that follow each other as `arrivals` do. Raises as `simulate`."""
+    _check_pools(pools, mode)
+    _check_arrivals(arrivals, settings)
+    return saturate(pools, arrivals, settings, mode, criterion, progress)
 
 
 def _check_pools(pools: Sequence[Pool], mode: Mode) -> None:

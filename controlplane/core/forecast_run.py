@@ -44,7 +44,7 @@ class Simulation:
         self._mode = mode
         self._progress = progress
         self._gaps = Gaps()
-        self._totals = [PoolTotals(pool, _capacity_tokens(pool, settings)) for pool in pools]
+        self._totals = [PoolTotals(pool, capacity_tokens(pool, settings)) for pool in pools]
         self._nodes = [node for totals in self._totals for node in self._engines_of(totals)]
         for number, node in enumerate(self._nodes):
             node.number = number
@@ -265,7 +265,7 @@ SHORTEST_SPAN_S = 1e-3
 """A simulation in which nothing ran still divides by its span."""
 
 
-def _capacity_tokens(pool: Pool, settings: Settings) -> int:
+def capacity_tokens(pool: Pool, settings: Settings) -> int:
     """KV tokens of one engine, whole blocks. Raises ForecastRefused if there is no room for a single one beside what all
     prompts share, and DoesNotFit if the model does not fit."""
     tokens = settings.kv_tokens
