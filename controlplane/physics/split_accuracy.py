@@ -38,9 +38,9 @@ for one prefill engine and × 1.25 for twelve. KV transfer is in none of these f
 """
 
 _DIFFERENT = """
-Not followed: decode steps are taken at the mean context (AIConfigurator takes every 32nd step, 15 tokens less on average, 0.6% of a step at most);
-memory beside the KV cache is `core/perf`'s estimate; prompts are never cut between steps (its default as well); its search
-drops some points of equal decode share to save time, ours tries all.
+Not followed: decode steps are taken at the mean context (AIConfigurator takes every 32nd step: 15 tokens less on average,
+0.6% of a step at most); memory beside the KV cache is `core/perf`'s estimate; prompts are never cut between steps (its
+default as well); its search drops some points of equal decode share to save time, ours tries all.
 """
 
 _CAUSES: Mapping[str, str] = {
