@@ -16,10 +16,12 @@ MAX_TOKENS = 10_000_000
 MAX_BATCH = 100_000
 MAX_GPUS = 1024
 WEIGHTS: Mapping[str, Mapping[str, Any]] = {
+    "auto": {},
     "bf16": {"quantization_config": None, "torch_dtype": "bfloat16"},
+    "fp16": {"quantization_config": None, "torch_dtype": "float16"},
     "fp8": {"quantization_config": {"quant_method": "fp8"}},
 }
-"""Fields of a config.json that make a checkpoint of each type."""
+"""Fields of a config.json that make a checkpoint of each type; auto: those that it has."""
 MEMORY_UTILIZATION = 0.9
 """Share of a GPU's memory that vLLM takes unless told otherwise."""
 
@@ -27,7 +29,7 @@ MEMORY_UTILIZATION = 0.9
 @dataclass(frozen=True)
 class Question:
     """`tokens` are the new ones of each prompt in a prefill, the context of each sequence in a decode; `past` are tokens of
-    each prompt that are cached already. `weights` None: as the config says; `kv_dtype` None: the model's own."""
+    each prompt that are cached already. Types "auto": as the config says."""
 
     config: Mapping[str, Any]
     gpu: str
@@ -36,8 +38,8 @@ class Question:
     tokens: int
     batch: int
     past: int = 0
-    weights: str | None = None
-    kv_dtype: str | None = None
+    weights: str = "auto"
+    kv_dtype: str = "auto"
     stack: str = "current"
 
 
@@ -81,8 +83,7 @@ def phase_document(question: Question) -> dict[str, Any]:
 
 def _check(question: Question) -> None:
     checks.one_of("stack", question.stack, tuple(STACKS))
-    if question.weights is not None:
-        checks.one_of("dtype", question.weights, tuple(WEIGHTS))
+    checks.one_of("dtype", question.weights, tuple(WEIGHTS))
     checks.whole("tp", question.tensor_parallel, 1, MAX_GPUS)
     checks.whole("batch", question.batch, 1, MAX_BATCH)
     checks.whole("tokens" if question.prefill else "context", question.tokens, 1, MAX_TOKENS)
@@ -91,8 +92,6 @@ def _check(question: Question) -> None:
 
 def _shape(question: Question) -> Shape:
     """The config's shape, its weights stored as asked."""
-    if question.weights is None:
-        return read_shape(question.config)
     stored = WEIGHTS[question.weights]
     inner = question.config.get("text_config")
     if isinstance(inner, Mapping):

@@ -76,7 +76,7 @@ def test_a_cache_that_does_not_fit_is_told_beside_the_time() -> None:
         (("--prefill", "9", "--tp", "1"), r"needs 14\d.\d GB on each of 1 h100-sxm .* 6\d.\d GB more than 90%"),
         (("--prefill", "9", "--gpu", "h900"), "GPU kind 'h900' is not known .*h100-sxm"),
         (("--prefill", "9", "--stack", "2022"), "stack must be one of current, 2023"),
-        (("--prefill", "9", "--dtype", "int3"), "dtype must be one of bf16, fp8"),
+        (("--prefill", "9", "--dtype", "int3"), "dtype must be one of auto, bf16, fp16, fp8"),
         (("--prefill", "9", "--kv-dtype", "int3"), "unknown data type 'int3'"),
         (("--prefill", "9", "--config", "no-such.json"), "cannot read 'no-such.json'"),
         (("--decode", "9", "--past", "4"), "count them in the context"),

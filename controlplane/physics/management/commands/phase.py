@@ -35,7 +35,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--dtype", help=f"type of the weights and products, {' or '.join(WEIGHTS)}; default: the config's"
         )
-        parser.add_argument("--kv-dtype", help="type of the KV cache, e.g. fp8; default: the model's")
+        parser.add_argument("--kv-dtype", default="auto", help="type of the KV cache, e.g. fp8; auto: the model's own")
         phase = parser.add_mutually_exclusive_group(required=True)
         phase.add_argument("--prefill", type=_count, metavar="TOKENS", help="a prefill of this many new tokens per prompt")
         phase.add_argument("--decode", type=_count, metavar="CONTEXT", help="a decode with this context per sequence")
