@@ -55,7 +55,7 @@ def phase_document(question: Question) -> dict[str, Any]:
     """
     _check(question)
     model = PhaseModel(
-        shape=_shape(question),
+        shape=stored_shape(question.config, question.weights),
         gpu=gpu(question.gpu),
         tensor_parallel=question.tensor_parallel,
         kv_dtype=question.kv_dtype,
@@ -83,20 +83,20 @@ def phase_document(question: Question) -> dict[str, Any]:
 
 def _check(question: Question) -> None:
     checks.one_of("stack", question.stack, tuple(STACKS))
-    checks.one_of("dtype", question.weights, tuple(WEIGHTS))
     checks.whole("tp", question.tensor_parallel, 1, MAX_GPUS)
     checks.whole("batch", question.batch, 1, MAX_BATCH)
     checks.whole("tokens" if question.prefill else "context", question.tokens, 1, MAX_TOKENS)
     checks.whole("past", question.past, 0, MAX_TOKENS)
 
 
-def _shape(question: Question) -> Shape:
-    """The config's shape, its weights stored as asked."""
-    stored = WEIGHTS[question.weights]
-    inner = question.config.get("text_config")
+def stored_shape(config: Mapping[str, Any], weights: str) -> Shape:
+    """The config's shape, its weights stored as one of WEIGHTS. Raises ConfigRefused, ForecastRefused."""
+    checks.one_of("dtype", weights, tuple(WEIGHTS))
+    stored = WEIGHTS[weights]
+    inner = config.get("text_config")
     if isinstance(inner, Mapping):
-        return read_shape({**question.config, "text_config": {**inner, **stored}})
-    return read_shape({**question.config, **stored})
+        return read_shape({**config, "text_config": {**inner, **stored}})
+    return read_shape({**config, **stored})
 
 
 def _step(model: PhaseModel, question: Question) -> StepCost:
