@@ -98,12 +98,14 @@ class RunningEngine:
 
 
 @contextmanager
-def running(folder: Path, wanted: EngineSpec | None = None, port: int = 0, side_port: int = 0) -> Iterator[RunningEngine]:
+def running(
+    folder: Path, wanted: EngineSpec | None = None, port: int = 0, side_port: int = 0, key: str = KEY
+) -> Iterator[RunningEngine]:
     """A ready engine process; killed at the end."""
     wanted = wanted or spec()
     folder = folder / wanted.id
     folder.mkdir(exist_ok=True)
-    place = Place("127.0.0.1", port, side_port, folder, folder, 1, KEY)
+    place = Place("127.0.0.1", port, side_port, folder, folder, 1, key)
     launch = driver.launch(wanted, 0, place)
     log = folder / "log"
     with log.open("wb") as file:

@@ -82,7 +82,7 @@ class Admin:
 
     def metrics(self) -> bytes:
         """The metrics page, old if a fault wants that."""
-        if self.frozen and not self._engine.faults.get("stale_metrics", self._engine.now()):
+        if self.frozen and self._engine.faults.get("stale_metrics", self._engine.now()) is None:
             self.frozen = None
         return self.frozen or self._engine.metrics_page().encode()
 
