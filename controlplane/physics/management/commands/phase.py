@@ -32,9 +32,7 @@ class Command(BaseCommand):
         parser.add_argument("--config", required=True, help=f"a config.json, or one of {', '.join(config_names())}")
         parser.add_argument("--gpu", required=True, help=", ".join(GPUS))
         parser.add_argument("--tp", type=_count, default=1, help="GPUs of the engine (tensor parallel)")
-        parser.add_argument(
-            "--dtype", help=f"type of the weights and products, {' or '.join(WEIGHTS)}; default: the config's"
-        )
+        parser.add_argument("--dtype", default="auto", help=f"type of weights and products: {', '.join(WEIGHTS)}")
         parser.add_argument("--kv-dtype", default="auto", help="type of the KV cache, e.g. fp8; auto: the model's own")
         phase = parser.add_mutually_exclusive_group(required=True)
         phase.add_argument("--prefill", type=_count, metavar="TOKENS", help="a prefill of this many new tokens per prompt")
