@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from controlplane.core.engine_args import ALLOWED, clean_args
-from controlplane.core.kvsize import ConfigRefused, kv_bytes_per_token
-from controlplane.core.modelconfig import Shape, read_shape
+from controlplane.core.kvsize import KvSize, transfer_size
+from controlplane.core.modelconfig import ConfigRefused, Shape, read_shape
 from controlplane.core.protocol import ROLES_OF_MODE, Connector, Mode, Role
 
 NAME = re.compile(r"(?=.{1,128}$)[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 MAX_CONFIG_BYTES = 1 << 20
 MAX_ENGINES = 1024
 MAX_TENSOR_PARALLEL = 64
-MAX_CONTEXT = 10_000_000
+MAX_CONTEXT = 1 << 24
 """Tokens, as engine argument max_model_len."""
 MAX_SLO_MS = 10_000_000
 
@@ -62,21 +63,19 @@ class Checked:
 
     config: dict[str, Any]
     engine_args: dict[str, Any]
-    kv_bytes_per_token: int
+    shape: Shape
+    kv: KvSize
 
     @property
     def max_model_len(self) -> int:
         """0: not known, the engine decides."""
-        for value in (self.engine_args.get("max_model_len"), self.config.get("max_position_embeddings")):
-            if isinstance(value, int) and 0 < value <= MAX_CONTEXT:
-                return value
-        return 0
+        return int(self.engine_args.get("max_model_len") or self.shape.max_positions)
 
 
 def check(new: NewModel) -> tuple[Checked | None, tuple[str, ...]]:
     """(checked, reasons): reasons name every problem found, each with its remedy; checked is None if there is any."""
     reasons = [*_plain_problems(new), *_pool_problems(new)]
-    config, args, kv_bytes = None, None, 0
+    config, args, shape, kv = None, None, None, KvSize(0)
     try:
         config = parse_config(new.config)
     except ValueError as error:
@@ -86,20 +85,30 @@ def check(new: NewModel) -> tuple[Checked | None, tuple[str, ...]]:
     except ValueError as error:
         reasons.append(str(error))
     if config is not None:
-        dtypes = (new.engine_args.get("kv_cache_dtype"), new.engine_args.get("dtype"))
         try:
-            kv_bytes = kv_bytes_per_token(config, next((each for each in dtypes if each not in (None, "auto")), None))
-            reasons += _split_problems(new, read_shape(config))
+            shape = read_shape(config)
+            kv = transfer_size(shape, _kv_dtype(new.engine_args, shape))
+            reasons += (*_split_problems(new, shape), *_length_problems(shape))
         except ConfigRefused as error:
             reasons.append(str(error))
-        reasons += _length_problems(config)
-    if reasons or config is None or args is None:
+    if reasons or config is None or args is None or shape is None:
         return None, tuple(reasons)
-    return Checked(config, dict(args), kv_bytes), ()
+    return Checked(config, dict(args), shape, kv), ()
+
+
+def _kv_dtype(args: Mapping[str, Any], shape: Shape) -> str | None:
+    """The type of the KV cache: as told, else as the checkpoint is quantised, else that of the activations."""
+    own, activations = args.get("kv_cache_dtype"), args.get("dtype")
+    if own in (None, "auto") and shape.cache_bytes == shape.activation_bytes:
+        own = activations
+    return None if own in (None, "auto") else str(own)
 
 
 def parse_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
-    """config.json as an object. Raises ValueError saying where it is no JSON."""
+    """config.json as an object. Raises ValueError saying where it is no JSON.
+
+    Infinity, which transformers writes for some limits (Nemotron-H) and JSON does not know, becomes null.
+    """
     if isinstance(config, str):
         if len(config) > MAX_CONFIG_BYTES:
             raise ValueError(f"model config: longer than {MAX_CONFIG_BYTES} bytes; give the model's config.json alone")
@@ -110,17 +119,27 @@ def parse_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise ValueError(f"model config: must be a JSON object as in config.json, got {type(config).__name__}")
     try:
-        text = json.dumps(config, ensure_ascii=False, allow_nan=False)
+        finite: dict[str, Any] = _without_infinity(config)
+        text = json.dumps(finite, ensure_ascii=False, allow_nan=False)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"model config: cannot be stored as JSON ({error})") from error
     if "\\u0000" in text:
         raise ValueError("model config: holds a NUL character; give the content of the model's config.json")
-    return dict(config)
+    return finite
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+def _no_constant(name: str) -> None:
+    if name == "NaN":
+        raise ValueError(f"{name} is not JSON")
+
+
+def _without_infinity(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_infinity(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinity(each) for each in value]
+    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 def _plain_problems(new: NewModel) -> Iterator[str]:
@@ -148,11 +167,7 @@ def _plain_problems(new: NewModel) -> Iterator[str]:
 
 def _split_problems(new: NewModel, shape: Shape) -> Iterator[str]:
     """Tensor parallelism gives each GPU the same number of heads, and whole KV heads or copies of one."""
-    fitting = [
-        degree
-        for degree in range(1, MAX_TENSOR_PARALLEL + 1)
-        if shape.heads % degree == 0 and (shape.kv_heads % degree == 0 or degree % shape.kv_heads == 0)
-    ]
+    fitting = [degree for degree in range(1, MAX_TENSOR_PARALLEL + 1) if shape.splits_over(degree)]
     for pool in new.pools:
         if 1 <= pool.tensor_parallel <= MAX_TENSOR_PARALLEL and pool.tensor_parallel not in fitting:
             yield (
@@ -161,9 +176,8 @@ def _split_problems(new: NewModel, shape: Shape) -> Iterator[str]:
             )
 
 
-def _length_problems(config: Mapping[str, Any]) -> Iterator[str]:
-    length = config.get("max_position_embeddings")
-    if isinstance(length, int) and length > MAX_CONTEXT:
+def _length_problems(shape: Shape) -> Iterator[str]:
+    if shape.max_positions > MAX_CONTEXT:
         yield f"model config: max_position_embeddings must be at most {MAX_CONTEXT}"
 
 

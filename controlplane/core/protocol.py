@@ -88,12 +88,22 @@ class ModelRoute:
     kv_lease_s: float = 30.0
     block_size: int = 16
     kv_bytes_per_token: int = 0
+    kv_fixed_bytes: int = 0
+    """States of hybrid models, once per request."""
+    kv_window_bytes_per_token: int = 0
+    kv_window_tokens: int = 0
+    """Layers with a window: their bytes per token, for the last `kv_window_tokens` of a prompt."""
     max_model_len: int = 0
     """0: not known, the engine decides."""
     on_prefill_loss: OnPrefillLoss = "retry"
     strict: bool = False
     conditional: Conditional = Conditional()
     slo: Slo = Slo()
+
+    def kv_bytes(self, prompt_tokens: int) -> int:
+        """What a KV transfer of a prompt moves."""
+        windowed = min(prompt_tokens, self.kv_window_tokens)
+        return self.kv_bytes_per_token * prompt_tokens + self.kv_fixed_bytes + self.kv_window_bytes_per_token * windowed
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Hybrid architectures: layers with a state of fixed size (Mamba, gated delta rule) among attention layers. Pure.
 
 States as the reference code of transformers 5.19 keeps them. vLLM 0.32 keeps recurrent states in the activations' type
-unless the config or its option `mamba_ssm_cache_dtype` says otherwise: a Qwen3-Next state may take half of what is said here.
+unless the config or its option `mamba_ssm_cache_dtype` says otherwise: a state of Qwen3-Next may then take half as much.
 """
 
 from __future__ import annotations

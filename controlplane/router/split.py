@@ -146,7 +146,7 @@ class Split:
         has_kv = self.route.connector == "nixl" and isinstance(params, dict) and params.get("do_remote_prefill") is True
         if self.route.connector == "nixl" and not has_kv:
             x.reason = Reason.NO_KV
-        x.kv_bytes = x.need.prompt_tokens * self.route.kv_bytes_per_token if x.reason is not Reason.NO_KV else 0
+        x.kv_bytes = self.route.kv_bytes(x.need.prompt_tokens) if x.reason is not Reason.NO_KV else 0
         # The answer may have lain here while this process was stopped: no longer than since the loop surely went round.
         prefill_end = max(started, x.router.went_round_at)
         handoff = Handoff(engine, params if has_kv else None, prefill_end, self.route.kv_lease_s, baseline, x.router.limits)

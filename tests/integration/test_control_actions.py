@@ -12,10 +12,13 @@ from django.db import connection, transaction
 from django.db.utils import ProgrammingError
 
 from controlplane.control import actions
-from controlplane.control.newmodel import NewModel, NewPool
+from controlplane.control.gather import model_route
+from controlplane.control.newmodel import NewModel, NewPool, parse_config
 from controlplane.control.refused import Refused
+from controlplane.core.kvsize import transfer_bytes
+from controlplane.core.modelconfig import read_shape
 from controlplane.fleet import models
-from controlplane.physics.catalog import CONFIGS
+from controlplane.physics.catalog import CONFIGS, config_names, read_config
 from tests.integration.control_kit import until
 
 pytestmark = pytest.mark.django_db
@@ -70,6 +73,33 @@ def test_registering_a_model_makes_its_pools_operation_and_audit_entry(node: mod
     assert entry.operation == operation
 
 
+@pytest.mark.parametrize("name", config_names())
+def test_every_config_that_ships_can_be_registered_and_routed(node: models.Node, name: str) -> None:
+    config = (CONFIGS / f"{name}.json").read_text()
+    actions.register_model("ann", replace(NEW, config=config, pools=(NewPool("mixed", 0),)))
+    route = model_route(models.Model.objects.get(name="m"))
+    shape = read_shape(read_config(name))
+    for tokens in (1, 100, 4096, 100_000):
+        assert route.kv_bytes(tokens) == transfer_bytes(shape, None, tokens)
+
+
+@pytest.mark.parametrize(
+    ("args", "per_token"),
+    [({}, 147_456), ({"kv_cache_dtype": "fp8"}, 73_728), ({"dtype": "float32"}, 294_912), ({"dtype": "auto"}, 147_456)],
+)
+def test_kv_bytes_follow_the_engines_arguments(node: models.Node, args: dict[str, Any], per_token: int) -> None:
+    actions.register_model("ann", replace(NEW, engine_kind="vllm", engine_args=args))
+    assert models.Model.objects.get(name="m").kv_bytes_per_token == per_token
+
+
+def test_infinity_in_a_config_becomes_null() -> None:
+    for limit in (float("inf"), [0.0, float("-inf")]):
+        assert parse_config({"a": {"time_step_limit": limit}}) == {
+            "a": {"time_step_limit": None if isinstance(limit, float) else [0.0, None]}
+        }
+    assert parse_config('{"a": [0.0, Infinity]}') == {"a": [0.0, None]}
+
+
 @pytest.mark.parametrize("mode", ["disaggregated", "conditional"])
 def test_pools_that_the_mode_needs_are_made_empty(node: models.Node, mode: str) -> None:
     actions.register_model("ann", replace(NEW, mode=mode, pools=()))
@@ -98,7 +128,7 @@ def without(field: str) -> dict[str, Any]:
         ({"name": "a//b"}, "name 'a//b': letters, digits"),
         ({"name": "a/.."}, "name 'a/..': letters, digits"),
         ({"name": "n" * 129}, "letters, digits"),
-        ({"config": {**CONFIG, "max_position_embeddings": 10_000_001}}, "max_position_embeddings must be at most 10000000"),
+        ({"config": {**CONFIG, "max_position_embeddings": 1 << 25}}, "max_position_embeddings must be at most 16777216"),
         ({"pools": (NewPool("mixed", tensor_parallel=3),)}, "32 attention heads (8 KV heads) cannot be split over 3 GPUs"),
         ({"pools": (NewPool("mixed", gpu_kinds=("h100",)),)}, "GPU kind 'h100' is not known; known: a100-sxm"),
         ({"source": "--model"}, "source: give a model id"),
