@@ -22,17 +22,32 @@ _PIECE = re.compile(r" ?[a-z0-9]{1,4}|[^a-z0-9]")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
+_MOST_KNOWN = 8192
+_known = {chr(byte): byte for byte in range(128) if chr(byte) not in _DIGITS}
+"""Ids of pieces met before, and of ASCII characters that are pieces by themselves: most of any text, so it is not counted
+out again."""
+
+
 def encode(text: str) -> list[int]:
     """Token ids of any text."""
     tokens: list[int] = []
     for piece in _PIECE.findall(text):
-        if piece[-1] in _DIGITS:
-            # A leading 1 keeps leading zeros; the last bit says whether a space comes first.
-            number = int("1" + piece.lstrip(), 36)
-            tokens.append(_FIRST_PIECE + 2 * number + (piece[0] == " "))
+        token = _known.get(piece)
+        if token is not None:
+            tokens.append(token)
+        elif piece[-1] in _DIGITS:
+            tokens.append(_meet(piece))
         else:
             tokens.extend(piece.encode("utf-8", "replace"))
     return tokens
+
+
+def _meet(piece: str) -> int:
+    # A leading 1 keeps leading zeros; the last bit says whether a space comes first.
+    token = _FIRST_PIECE + 2 * int("1" + piece.lstrip(), 36) + (piece[0] == " ")
+    if len(_known) < _MOST_KNOWN:
+        _known[piece] = token
+    return token
 
 
 def decode(tokens: Iterable[int]) -> str:
