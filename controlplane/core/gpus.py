@@ -147,8 +147,16 @@ class Gpu:
     """Of the network card that one GPU has for itself in the usual server, Gb/s."""
     nvlink: bool = True
     """The GPUs of a server reach each other over NVLink or its like (`link_bytes`), not over PCIe."""
+    server_gpus: int = 8
+    """GPUs that share these links; larger tensor-parallel groups talk over the network."""
     efficiency: Efficiency = HOPPER
     basis: Basis = "guess"
+
+    def group_link_bytes(self, tensor_parallel: int) -> float:
+        """Bandwidth between the GPUs of a tensor-parallel group, one direction, bytes/s."""
+        if tensor_parallel <= self.server_gpus:
+            return self.link_bytes
+        return min(self.link_bytes, self.network_gbps * 1e9 / 8)
 
     @property
     def memory_bytes(self) -> int:
@@ -158,13 +166,13 @@ class Gpu:
 GPUS: Mapping[str, Gpu] = {
     gpu.name: gpu
     for gpu in (
-        Gpu("a100-sxm", 312e12, None, 2.039e12, 300e9, 400, 1.8, 200, True, AMPERE, "calibrated"),
-        Gpu("h100-sxm", 989e12, 1979e12, 3.35e12, 450e9, 700, 3.0, 400, True, HOPPER, "calibrated"),
+        Gpu("a100-sxm", 312e12, None, 2.039e12, 300e9, 400, 1.8, 200, efficiency=AMPERE, basis="calibrated"),
+        Gpu("h100-sxm", 989e12, 1979e12, 3.35e12, 450e9, 700, 3.0, 400, efficiency=HOPPER, basis="calibrated"),
         Gpu("h100-pcie", 756e12, 1513e12, 2.0e12, 64e9, 350, 2.4, 200, False),
         Gpu("h100-nvl", 835e12, 1671e12, 3.9e12, 300e9, 400, 2.8, 200),
         Gpu("h200-sxm", 989e12, 1979e12, 4.8e12, 450e9, 700, 3.8, 400),
         Gpu("b200", 2250e12, 4500e12, 8.0e12, 900e9, 1000, 5.5, 400),
-        Gpu("gb200", 2500e12, 5000e12, 8.0e12, 900e9, 1200, 6.5, 400),
+        Gpu("gb200", 2500e12, 5000e12, 8.0e12, 900e9, 1200, 6.5, 400, server_gpus=72),
         Gpu("l40s", 362e12, 733e12, 0.864e12, 32e9, 350, 1.2, 100, False),
         Gpu("l4", 121e12, 242e12, 0.3e12, 32e9, 72, 0.7, 50, False),
         Gpu("mi300x", 1307e12, 2615e12, 5.3e12, 448e9, 750, 3.0, 400),

@@ -26,8 +26,6 @@ RUNTIME_BYTES = 1.5e9
 """GPU memory of the CUDA context, graphs and communication buffers. A guess."""
 IDLE_POWER = 0.12
 """Share of the board limit that an idle GPU draws. A guess."""
-SERVER_GPUS = 8
-"""More GPUs than this do not share one server's links."""
 
 
 class DoesNotFit(ValueError):
@@ -35,9 +33,10 @@ class DoesNotFit(ValueError):
 
 
 class StepCost(NamedTuple):
-    """One step. tensor: tensor-pipe activity (FLOPs with rows rounded up to whole tiles ÷ peak at the phase's clock),
-    averaged over the step; tensor_peak: the same inside the linear and attention kernels only; dram: bytes moved ÷ peak
-    bandwidth; mfu: useful FLOPs ÷ nominal peak. All per GPU, averages over the step unless said otherwise."""
+    """One step. tensor: tensor-pipe activity (FLOPs with rows rounded up to whole tiles ÷ peak at the phase's clock; decode
+    attention, which waits for bytes, is not counted), averaged over the step; tensor_peak: the same inside linear and
+    prefill attention kernels only; dram: bytes moved ÷ peak bandwidth; mfu: useful FLOPs ÷ nominal peak. All per GPU,
+    averages over the step unless said otherwise."""
 
     seconds: float
     tensor: float
@@ -94,8 +93,8 @@ class PhaseModel:
             "expert imbalance and token exchange are assumed, not measured": any(group.experts for group in shape.mlp),
             "attention other than full causal was not measured": any(g.kind != "full" for g in shape.attention),
             "FP8 products are taken to be as efficient as bf16 ones": shape.compute_bits == 8,
-            f"more than {SERVER_GPUS} GPUs need links between servers, which were not measured": (
-                self.tensor_parallel > SERVER_GPUS
+            f"{self.tensor_parallel} GPUs need links between servers, which were not measured": (
+                self.tensor_parallel > gpu.server_gpus
             ),
             f"the host's share in the {stack.name} stack was not measured for {shape.model_type} models": (
                 bool(model_types) and shape.model_type not in model_types

@@ -129,7 +129,7 @@ def terms(shape: Shape, gpu: Gpu, tensor_parallel: int, kv_dtype: str | None, st
         elementwise_rate=gpu.dram_bytes * eff.elementwise,
         collective_s=reduces * (eff.collective_s + eff.collective_per_peer_s * (tp - 1)),
         collective_prefill_s=reduces * ring * eff.collective_prefill_s * stack.collective_prefill,
-        message_s=reduces * ring * shape.hidden * 2 / (gpu.link_bytes * eff.link),
+        message_s=reduces * ring * shape.hidden * 2 / (gpu.group_link_bytes(tp) * eff.link),
         long_message=stack.collective_long if tp > 2 else 1.0,
         launch_s=shape.layers * eff.layer_s
         + eff.step_s

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.core import kvsize
 from controlplane.core.gpus import STACKS, gpu
 from controlplane.core.modelconfig import read_shape
 from controlplane.core.perf import PhaseModel, StepCost
@@ -63,7 +64,9 @@ def phase_document(question: Question) -> dict[str, Any]:
     )
     new = question.tokens * question.batch if question.prefill else question.batch
     capacity = model.kv_capacity_tokens(MEMORY_UTILIZATION, new)
-    held = (question.tokens + question.past) * question.batch
+    token_bytes = model.kv_token_bytes_per_gpu
+    held_bytes = (question.tokens + question.past) * question.batch * token_bytes
+    held_bytes += kvsize.state_bytes_per_request_per_gpu(model.shape, question.tensor_parallel) * question.batch
     return {
         "model": model.shape.model_type,
         "gpu": question.gpu,
@@ -75,7 +78,7 @@ def phase_document(question: Question) -> dict[str, Any]:
         "batch": question.batch,
         **_costs(model, _step(model, question)),
         "kv_capacity_tokens": capacity,
-        "kv_missing_gb": max(0, held - capacity) * model.kv_token_bytes_per_gpu / 1e9,
+        "kv_missing_gb": max(0, held_bytes - capacity * token_bytes) / 1e9,
         "basis": model.basis,
         "guesses": list(model.guesses),
     }

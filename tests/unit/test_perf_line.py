@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.core import kvsize
 from controlplane.core.gpus import CURRENT, GPUS, STACK_2023, STACKS
 from controlplane.core.modelconfig import read_shape
 from controlplane.core.perf import PhaseModel
@@ -70,6 +71,38 @@ def test_more_tokens_take_more_time(name: str, stack: str, tokens: int, past: in
     step = phases.decode(batch, tokens).seconds
     assert phases.decode(batch, tokens + more).seconds >= step * (1 - 1e-12)
     assert phases.decode(batch + 1, tokens).seconds >= step
+
+
+@given(shapes, degrees, batches, contexts)
+def test_a_decode_reads_what_the_sizes_say(name: str, tp: int, batch: int, context: int) -> None:
+    phases, bandwidth = model(name, tp), GPUS["h100-sxm"].dram_bytes
+    line, empty = phases.decode_line(batch, batch * context), phases.decode_line(batch, 0)
+    read = (line.dram_base_s - empty.dram_base_s + line.dram_per_token_s * batch * context) * bandwidth
+    expected = kvsize.kv_read_bytes(SHAPES[name], tp, None, batch, batch * context)
+    states = kvsize.kv_read_bytes(SHAPES[name], tp, None, batch, 0)
+    assert read == pytest.approx(expected - states, rel=1e-6, abs=1e3)
+
+
+@given(shapes, degrees, st.integers(1, 8192), st.integers(0, 100_000))
+def test_a_prefill_computes_what_the_sizes_say(name: str, tp: int, tokens: int, past: int) -> None:
+    shape, row = SHAPES[name], GPUS["a100-sxm"]
+    cost = PhaseModel(shape, row, tp).prefill(tokens, past)
+    matrices = 2.0 * kvsize.parameters(shape).linear_active * tokens
+    expected = matrices + kvsize.attention_flops(shape, tokens, past)
+    assert cost.mfu * cost.seconds * row.bf16_flops * tp == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_more_gpus_never_hold_less(name: str) -> None:
+    sizes = [PhaseModel(SHAPES[name], GPUS["mi300x"], tp).kv_capacity_tokens(20.0, 8192) for tp in (1, 2, 4, 8)]
+    assert sizes == sorted(sizes)
+
+
+def test_a_group_beyond_a_server_talks_over_the_network() -> None:
+    inside, beyond = model("llama-3.1-70b", 8).prefill(4096), model("llama-3.1-70b", 16).prefill(4096)
+    assert beyond.seconds > inside.seconds
+    assert any("between servers" in reason for reason in model("llama-3.1-70b", 16).guesses)
+    assert not any("between servers" in reason for reason in model("llama-3.1-70b", 16, "gb200").guesses)
 
 
 def test_a_latent_is_limited_by_its_products_where_many_heads_read_it() -> None:
