@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from controlplane.core import comparison
 from controlplane.core.comparison import Conventions, Lengths
 from controlplane.core.gpus import Gpu
-from controlplane.core.perf import SERVER_GPUS, DoesNotFit, PhaseModel
+from controlplane.core.perf import DoesNotFit, PhaseModel
 from controlplane.core.protocol import Role
 from controlplane.core.shapes import Shape
 
@@ -128,7 +128,7 @@ def candidates(question: Question, role: Role, gpu: Gpu) -> Candidates:
     """All engines of `role` on `gpu` that keep the limits."""
     tally = _Tally(question, role, gpu)
     for degree in question.grid.tensor_parallel:
-        if degree > SERVER_GPUS and tally.evaluated:
+        if degree > gpu.server_gpus and tally.evaluated:
             break
         if degree > question.gpus:
             tally.refuse(degree, "gpus", 1, f"an engine needs {degree} GPUs, there are {question.gpus}")
