@@ -34,7 +34,7 @@ TASKS = {
 }
 
 
-def until(what: str, check: Callable[[], Any], timeout_s: float = 45.0) -> Any:
+def until(what: str, check: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """The first true value of `check`."""
     deadline = time.monotonic() + timeout_s
     while not (value := check()):
@@ -144,7 +144,7 @@ class AgentKit:
 
     def ask_envelope(self, verb: str, envelope: object) -> Any:
         result = self._dispatch(verb, envelope, ignore_result=False)
-        return result.get(timeout=20)
+        return result.get(timeout=60)
 
     def envelope(self, verb: str, key: bytes | None = None, **fields: Any) -> str:
         if "spec" in fields:
@@ -172,7 +172,7 @@ class AgentKit:
         fact = self.fact_or_none()
         return next((each for each in fact.engines if each.id == engine), None) if fact else None
 
-    def engine_when(self, state: str, engine: str = "e-1", generation: int = 1, timeout_s: float = 45.0) -> EngineFact:
+    def engine_when(self, state: str, engine: str = "e-1", generation: int = 1, timeout_s: float = 60.0) -> EngineFact:
         def check() -> EngineFact | None:
             fact = self.engine(engine)
             return fact if fact and fact.state == state and fact.spec_generation >= generation else None

@@ -22,7 +22,7 @@ from controlplane.core.protocol import Command, EngineFact, RouterFact, RoutingT
 from controlplane.core.signing import node_key, router_key, seal, table_key, unseal
 
 
-def until(what: str, check: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def until(what: str, check: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """The first true value of `check`."""
     deadline = time.monotonic() + timeout_s
     while not (value := check()):
@@ -100,7 +100,7 @@ class FakeFleet:
     def node_of(self, engine: str) -> FakeNode:
         return next(node for node in self.nodes.values() if (engine, 0) in node.engines)
 
-    def run(self, loop: Loop, what: str, check: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    def run(self, loop: Loop, what: str, check: Callable[[], Any], timeout_s: float = 60.0) -> Any:
         """Turn and tick until `check` is true; returns its value."""
 
         def once() -> Any:

@@ -261,6 +261,16 @@ def later(seconds: float, then: Act = behave) -> Act:
     return act
 
 
+def once(happened: Callable[[], Awaitable[Any]]) -> Act:
+    """Behaves after `happened` has returned."""
+
+    async def act(engine: FakeEngine, leg: Leg) -> None:
+        await happened()
+        await behave(engine, leg)
+
+    return act
+
+
 def break_stream(events: int, last: Any = None, clean: bool = False) -> Act:
     """Streams some events, then perhaps one more, then dies; or with `clean` ends the HTTP message as if all were well."""
 

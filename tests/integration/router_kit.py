@@ -26,7 +26,7 @@ TEXT = {"model": "m", "prompt": "hello there", "max_tokens": 4}
 QUICK = Limits(set_aside_s=0.2, connect_s=1.0)
 
 
-async def until(check: Callable[[], Any], what: str = "true", timeout_s: float = 10.0) -> Any:
+async def until(check: Callable[[], Any], what: str = "true", timeout_s: float = 60.0) -> Any:
     """The first true value of `check`."""
     deadline = time.monotonic() + timeout_s
     while not (value := check()):
@@ -123,14 +123,14 @@ async def running(folder: Path, *models: ModelRoute, limits: Limits = QUICK, **f
     server = Server(Options("127.0.0.1", 0, table=table, limits=limits))
     task = asyncio.ensure_future(server.run(stop))
     transport = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=None, max_keepalive_connections=20))
-    async with httpx.AsyncClient(transport=transport, timeout=30) as client:
+    async with httpx.AsyncClient(transport=transport, timeout=90) as client:
         kit = Kit(f"http://127.0.0.1:{server.port}", server.port, table, server.router, client, stop, task)
         await until(lambda: kit.router.directory.table, "given a table")
         try:
             yield kit
         finally:
             stop.set()
-    await asyncio.wait_for(task, 20)
+    await asyncio.wait_for(task, 60)
 
 
 @asynccontextmanager

@@ -44,7 +44,7 @@ class RouterProcess:
         return self.log_file.read_text()
 
     def post(self, body: Any, path: str = "/v1/completions") -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=30, trust_env=False)
+        return httpx.post(self.url + path, json=body, timeout=90, trust_env=False)
 
     def generation(self) -> int:
         table = httpx.get(self.url + "/readyz", trust_env=False).json()["table"]
@@ -52,7 +52,7 @@ class RouterProcess:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-async def exchange(port: int, *parts: bytes, pause_s: float = 0.0, timeout_s: float = 10.0) -> bytes:
+async def exchange(port: int, *parts: bytes, pause_s: float = 0.0, timeout_s: float = 60.0) -> bytes:
     """Sends `parts` one by one and reads until the router closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:

@@ -181,7 +181,7 @@ def test_a_name_is_given_once_even_at_the_same_moment() -> None:
         actions.register_model("ann", replace(NEW, aliases=("shared",)))
         thread.start()
         until("waiting for us", lambda: _waits_for_a_lock() or not thread.is_alive())
-    thread.join(30)
+    thread.join(60)
     assert len(refused) == 1 and "the name shared is taken by model m" in str(refused[0])
 
 

@@ -67,7 +67,7 @@ def test_each_outage_of_announcements_is_said_once(
             gate.open()
             until("back", lambda count=2 * outage: len(caplog.messages) >= count)
         listener.stop()
-        listener.join(10)
+        listener.join(60)
         gate.close()
     said = [message.partition(":")[0] for message in caplog.messages]
     assert said == ["announcements of facts are not heard for now", "announcements of facts are heard again"] * 2

@@ -37,7 +37,7 @@ from controlplane.stack.testing import StartedValkey
 from controlplane.telemetry.publish import WRITE, Publisher
 
 ROOT = Path(__file__).parents[2]
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 class Web:
@@ -69,7 +69,7 @@ class Web:
 
     def stop(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         self.valkey.stop()
 
     @asynccontextmanager

@@ -200,7 +200,7 @@ async def test_a_slow_reader_holds_the_engine_back(tmp_path: Path) -> None:
             before = sent
             await asyncio.sleep(0.3)
         assert sent < 32 * 1024 * 1024
-        rest = await asyncio.wait_for(reader.read(), 20)
+        rest = await asyncio.wait_for(reader.read(), 60)
         assert sent >= 64 * 1024 * 1024
         assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
         writer.close()
@@ -225,17 +225,17 @@ async def test_a_client_that_reads_nothing_is_cut_off(tmp_path: Path) -> None:
 
 
 async def test_a_stop_lets_streams_finish_and_ends_the_rest_with_an_error(tmp_path: Path) -> None:
-    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine), limits=replace(QUICK, stop_s=1.0)) as kit:
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine), limits=replace(QUICK, stop_s=5.0)) as kit:
         engine.step_s = 0.05
         short = asyncio.ensure_future(kit.post({**TEXT, "stream": True, "max_tokens": 10}))
-        long = asyncio.ensure_future(kit.post({**TEXT, "stream": True, "max_tokens": 250}))
+        long = asyncio.ensure_future(kit.post({**TEXT, "stream": True, "max_tokens": 10_000}))
         await until(lambda: len(engine.legs) == 2)
         kit.stop.set()
         assert b"[DONE]" in (await short).content
         cut = (await long).content
         assert b'"code":"stopping"' in cut
         assert b"[DONE]" not in cut
-        await asyncio.wait_for(kit.task, 10)
+        await asyncio.wait_for(kit.task, 60)
         with pytest.raises(OSError):
             await asyncio.open_connection("127.0.0.1", kit.port)
 
@@ -296,5 +296,5 @@ async def test_a_client_that_leaves_behind_a_full_pipeline_is_noticed(tmp_path: 
         writer.write(post(json.dumps(TEXT).encode()) + post(b" " * 200_000))
         leg = (await until(lambda: engine.legs))[0]
         writer.close()
-        await until(lambda: leg.cancelled, "cancelled", 5)
+        await until(lambda: leg.cancelled, "cancelled")
         del reader

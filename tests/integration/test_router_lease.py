@@ -16,7 +16,7 @@ from tests.integration.router_engine import FakeEngine, Leg, words
 from tests.integration.router_kit import QUICK, TEXT, pair, parse_events, route_of, split_model, text_of, until, with_engines
 
 EXPECTED = "".join(words("hello there", 4))
-LEASE_S = 0.3
+LEASE_S = 2.0
 
 
 def wrong(engine: FakeEngine, after_s: float) -> act.Act:
@@ -44,7 +44,7 @@ def never_accepting() -> Iterator[str]:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_late_answer_is_dropped_when_a_lease_has_expired_meanwhile(tmp_path: Path, stream: bool) -> None:
     async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=LEASE_S) as two:
-        two.d1.acts = [wrong(two.p1, 1.0)]
+        two.d1.acts = [wrong(two.p1, LEASE_S + 0.7)]
 
         async def expire() -> None:
             await until(lambda: [leg for leg in two.p1.legs if leg.path == "/metrics"], "a first reading")
@@ -67,7 +67,7 @@ async def test_a_late_answer_is_dropped_when_a_lease_has_expired_meanwhile(tmp_p
 async def test_a_late_answer_is_dropped_when_the_counter_cannot_be_read(tmp_path: Path) -> None:
     async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=LEASE_S) as two:
         two.p1.expired = None
-        two.d1.acts = [wrong(two.p1, 0.8)]
+        two.d1.acts = [wrong(two.p1, LEASE_S + 0.5)]
         response = await two.kit.post(TEXT)
         assert response.json()["choices"][0]["text"] == EXPECTED
         assert route_of(response)["reason"] == "kv_lost"
@@ -76,7 +76,7 @@ async def test_a_late_answer_is_dropped_when_the_counter_cannot_be_read(tmp_path
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_late_answer_is_believed_when_no_lease_expired(tmp_path: Path, stream: bool) -> None:
     async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=LEASE_S) as two:
-        two.d1.acts = [act.later(0.8)]
+        two.d1.acts = [act.later(LEASE_S + 0.5)]
         if stream:
             events = await two.kit.events(TEXT)
             assert (text_of(events), events[-1]) == (EXPECTED, "[DONE]")
@@ -87,10 +87,10 @@ async def test_a_late_answer_is_believed_when_no_lease_expired(tmp_path: Path, s
 
 
 async def test_no_decode_starts_after_half_the_lease(tmp_path: Path) -> None:
-    limits = replace(QUICK, connect_s=0.6)
-    async with pair(tmp_path, prefills=1, kv_lease_s=1.0, limits=limits) as two:
+    limits = replace(QUICK, connect_s=3.5)
+    async with pair(tmp_path, prefills=1, kv_lease_s=6.0, limits=limits) as two:
         with never_accepting() as url:
-            route = split_model([two.p1], [two.d1, two.d2], kv_lease_s=1.0)
+            route = split_model([two.p1], [two.d1, two.d2], kv_lease_s=6.0)
             await two.kit.apply(with_engines(route, lambda e: replace(e, url=url) if e.id == "d1" else e))
             reasons = [route_of(await two.kit.post({**TEXT, "prompt": f"x{n}"}))["reason"] for n in range(6)]
         assert reasons.count("kv_lost") == 1, "the one that met the dead engine must have prefilled again"

@@ -38,7 +38,7 @@ class Fleet:
         return self.router.post({"model": MODEL, "prompt": PROMPT, "max_tokens": 12, "ignore_eos": True})
 
     def never_wrong(self, answer: Future[httpx.Response]) -> None:
-        response = answer.result(20)
+        response = answer.result(60)
         if response.status_code == 200:
             assert response.json()["choices"][0]["text"] == self.right
         else:

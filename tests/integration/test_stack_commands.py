@@ -129,7 +129,7 @@ def test_a_joined_node_is_shown_and_stopped_and_holds_no_control_plane(tmp_path:
             assert (shown.returncode, shown.stdout) == (0, told)
             assert "is the folder of a node that joined a fleet" in refusal("up", "--state", str(state))
             assert typed("down", "--state", str(state)).stdout == "twinpool: stopped the agent of joined and its engines\n"
-            assert agent.wait(20) == 0
+            assert agent.wait(60) == 0
         finally:
             agent.kill()
     assert typed("status", "--state", str(state)).returncode == 3

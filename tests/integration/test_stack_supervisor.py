@@ -64,7 +64,7 @@ class Bench:
         return next(child for child in self.supervisor.children if child.service.name == name)
 
 
-async def until(true: Callable[[], bool], timeout_s: float = 30.0) -> None:
+async def until(true: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -129,7 +129,7 @@ async def test_a_process_that_does_not_listen_is_killed(bench: Bench) -> None:
 async def test_an_essential_process_that_never_comes_up_fails_the_start(bench: Bench) -> None:
     service = Service("web", (sys.executable, "-c", "exit(7)"), {}, health.alive(60), SOURCES, essential=True)
     bench.supervisor.add([service])
-    await asyncio.wait_for(bench.supervisor.failed.wait(), 30)
+    await asyncio.wait_for(bench.supervisor.failed.wait(), 60)
     assert bench.supervisor.failure is not None
     assert (bench.supervisor.failure.name, bench.supervisor.failure.code) == ("web", 7)
 

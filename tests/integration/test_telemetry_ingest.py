@@ -32,7 +32,7 @@ from controlplane.telemetry import fleet_view
 from controlplane.telemetry.testing import Source, engine_row, histogram, request_row
 
 ROOT = Path(__file__).parents[2]
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 def until(what: Callable[[], Any]) -> Any:
@@ -65,7 +65,7 @@ class Ingest:
     def kill(self) -> None:
         if self.process:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
 
     @property
     def said(self) -> str:
