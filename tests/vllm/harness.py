@@ -71,7 +71,7 @@ class RealEngine:
         return {source: self.metric(name, source=source) for source in ("external_kv_transfer", "local_compute")}
 
 
-def spec_of(id: str, model: Path, connector: Connector) -> EngineSpec:
+def spec_of(id: str, model: Path, connector: Connector, kv_events: Mapping[str, Any] | None = None) -> EngineSpec:
     return EngineSpec(
         id=id,
         model=MODEL,
@@ -83,10 +83,13 @@ def spec_of(id: str, model: Path, connector: Connector) -> EngineSpec:
         args=ARGS,
         gpu_kind="cpu",
         kv_lease_s=KV_LEASE_S,
+        kv_events=kv_events or {},
     )
 
 
-def start(id: str, model: Path, connector: Connector, folder: Path) -> RealEngine:
+def start(
+    id: str, model: Path, connector: Connector, folder: Path, kv_events: Mapping[str, Any] | None = None
+) -> RealEngine:
     own, shared, log = folder / id, folder / "shared", folder / f"{id}.log"
     own.mkdir()
     shared.mkdir(exist_ok=True)
@@ -96,7 +99,7 @@ def start(id: str, model: Path, connector: Connector, folder: Path) -> RealEngin
     place = Place(
         host=HOST, port=port, side_port=side_port, folder=own, shared=shared, incarnation=1, engine_key=key, gpu_indices=(0,)
     )
-    launch = driver.launch(spec_of(id, model, connector), 0, place)
+    launch = driver.launch(spec_of(id, model, connector, kv_events), 0, place)
     env = child_environment(os.environ, launch.env, Marker("n1", id, 0, 1), folder)
     return RealEngine(id, f"http://{HOST}:{port}", key, EngineProcess.spawn(launch.argv, env, own, log), log, shared)
 
@@ -124,6 +127,17 @@ def stop(engine: RealEngine) -> None:
     engine.process.kill()
     if engine.process.child:
         engine.process.child.wait(30)
+
+
+@contextmanager
+def alone(model: Path, folder: Path, kv_events: Mapping[str, Any] | None = None) -> Iterator[RealEngine]:
+    """One live engine of the tiny model, without a connector."""
+    engine = start("a", model, "none", folder, kv_events)
+    try:
+        wait_ready(engine)
+        yield engine
+    finally:
+        stop(engine)
 
 
 @contextmanager
