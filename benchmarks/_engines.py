@@ -33,7 +33,7 @@ class EngineProcess:
     port: int
 
 
-def spec(name: str, model: str = MODEL, gpu: str = "h100-sxm", tp: int = 1, **args: Any) -> EngineSpec:
+def spec(name: str, model: str = MODEL, gpu: str = "h100-sxm", tp: int = 1, network_gbps: float = 100.0) -> EngineSpec:
     """One engine in real time."""
     return EngineSpec(
         id=name,
@@ -46,7 +46,8 @@ def spec(name: str, model: str = MODEL, gpu: str = "h100-sxm", tp: int = 1, **ar
         tensor_parallel=tp,
         gpu_kind=gpu,
         model_config=read_config(model),
-        args={"speed": 1.0, "max_model_len": 16384} | args,
+        network_gbps=network_gbps,
+        args={"speed": 1.0, "max_model_len": 16384},
     )
 
 
