@@ -7,11 +7,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -20,6 +21,7 @@ from workers.engines.base import Place
 from workers.engines.simulated import driver
 from workers.metrics import Page, read_page
 
+T = TypeVar("T")
 KEY = "engine-key"
 MODEL = "llama"
 LLAMA_8B: Mapping[str, Any] = {
@@ -125,10 +127,19 @@ def _await_ready(engine: RunningEngine) -> None:
     engine.url, engine.side_port = f"http://127.0.0.1:{said[1]}", int(said[2])
     headers = {"Authorization": f"Bearer {KEY}"}
     engine.http.close()
-    engine.http = httpx.Client(base_url=engine.url, headers=headers, timeout=30, trust_env=False)
+    engine.http = httpx.Client(base_url=engine.url, headers=headers, timeout=90, trust_env=False)
 
 
-def until(condition: Any, seconds: float = 20.0) -> None:
+@contextmanager
+def meanwhile(call: Callable[[], T]) -> Iterator[Future[T]]:
+    """Runs `call` beside the block; its result, or what it raised, comes out of the future, and at the latest at the end."""
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(call)
+        yield running
+        running.result()
+
+
+def until(condition: Any, seconds: float = 60.0) -> None:
     """Waits until `condition()` is true; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import openai
 import psutil
 import pytest
 
-from tests.simulated_engines import KEY, MODEL, RunningEngine, running, spec, until
+from tests.simulated_engines import KEY, MODEL, RunningEngine, meanwhile, running, spec, until
 
 
 @pytest.fixture(scope="module")
@@ -181,23 +180,20 @@ def test_it_is_small(tmp_path: Path) -> None:
 
 def test_sigterm_lets_what_runs_finish_and_refuses_the_rest(tmp_path: Path) -> None:
     with running(tmp_path, spec(args={"speed": 1.0})) as engine:
-        finished: list[httpx.Response] = []
-        leg = threading.Thread(target=lambda: finished.append(engine.complete("hi", max_tokens=150)))
-        leg.start()
-        until(lambda: engine.page().running == 1)
-        engine.process.send_signal(signal.SIGTERM)
-        until(lambda: "stopping" in engine.log.read_text())
-        assert engine.http.get("/health").status_code == 200
-        assert engine.complete("hi").status_code == 500
-        leg.join()
-        assert finished[0].json()["usage"]["completion_tokens"] == 150
-        assert engine.process.wait(10) == 0
+        with meanwhile(lambda: engine.complete("hi", max_tokens=300)) as leg:
+            until(lambda: engine.page().running == 1)
+            engine.process.send_signal(signal.SIGTERM)
+            until(lambda: "stopping" in engine.log.read_text())
+            assert engine.http.get("/health").status_code == 200
+            assert engine.complete("hi").status_code == 500
+        assert leg.result().json()["usage"]["completion_tokens"] == 300
+        assert engine.process.wait(60) == 0
 
 
 def test_an_idle_engine_stops_at_once(tmp_path: Path) -> None:
     with running(tmp_path) as engine:
         engine.process.send_signal(signal.SIGTERM)
-        assert engine.process.wait(10) == 0
+        assert engine.process.wait(60) == 0
 
 
 def test_a_taken_port_and_a_bad_spec_are_said_in_one_line(engine: RunningEngine, tmp_path: Path) -> None:
@@ -207,6 +203,6 @@ def test_a_taken_port_and_a_bad_spec_are_said_in_one_line(engine: RunningEngine,
     bad = tmp_path / "bad.json"
     bad.write_text('{"spec": {"id": "e1"}, "host": "127.0.0.1", "port": 0, "side_port": 0}')
     command = [sys.executable, "-m", "workers.engines.simulated", "--spec", str(bad)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert ended.stderr.strip().endswith("spec.model: is missing")
