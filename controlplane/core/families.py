@@ -288,7 +288,7 @@ FAMILIES: Mapping[str, Family] = {
         understands=frozenset(
             {"sliding_window", "hybrid_layer_pattern", "attention_chunk_size", "v_head_dim", "swa_head_dim"}
         ),
-        required=("hybrid_layer_pattern", "swa_head_dim"),
+        required=("sliding_window", "hybrid_layer_pattern", "swa_head_dim"),
     ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,

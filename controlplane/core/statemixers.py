@@ -107,7 +107,13 @@ def nemotron_h(reading: Reading) -> list[Attention | None]:
 
 def nemotron_layers(reading: Reading) -> list[str]:
     """mamba, attention, mlp or moe for every layer."""
-    fields = reading.fields
+    names = _named_nemotron_layers(reading.fields)
+    if len(names) != reading.layers:
+        raise reading.fields.refuse("num_hidden_layers", f"is {reading.layers}, but {len(names)} layers are named")
+    return names
+
+
+def _named_nemotron_layers(fields: Fields) -> list[str]:
     pattern = fields.get("hybrid_override_pattern")
     if pattern is None and fields.get("layers_block_type") is not None:
         names = [_NAMES.get(str(name)) for name in fields.items("layers_block_type")]

@@ -115,7 +115,8 @@ def _scheme(name: str, group: Mapping[str, Any]) -> tuple[float, int]:
     bits = _bits(weights.get("num_bits"), f"{field}.num_bits")
     per_group = 0.0
     if weights.get("strategy") in ("group", "tensor_group"):
-        scale_bytes = 1 if weights.get("strategy") == "tensor_group" else 2
+        scale_bytes = 1.0 if weights.get("strategy") == "tensor_group" else 2.0
+        scale_bytes += 0 if weights.get("symmetric", True) else bits / 8
         per_group = _per_group(weights.get("group_size"), f"{field}.group_size", scale_bytes)
     elif weights.get("strategy") == "block":
         per_group = _fp8({"weight_block_size": weights.get("block_structure")})[0] - 1

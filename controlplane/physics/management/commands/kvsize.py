@@ -77,12 +77,9 @@ def _layer(group: dict[str, Any]) -> str:
     window = f", window {group['window_tokens']:,} tokens" if group["window_tokens"] else ""
     if group["kind"] == "state":
         return f"{group['layers']} layers with a state: {group['state_bytes']:,} B per request"
-    own = (
-        ""
-        if group["caching_layers"] == group["layers"]
-        else f", {group['caching_layers']} of them with a cache of their own"
-    )
-    return f"{group['layers']} layers {group['kind']}{window}{own}: {group['bytes_per_token']:,} B per token"
+    if not group["caching_layers"]:
+        return f"{group['layers']} layers {group['kind']}{window}: read the cache of earlier ones"
+    return f"{group['layers']} layers {group['kind']}{window}: {group['bytes_per_token']:,} B per token"
 
 
 def _gpu(sizes: dict[str, Any]) -> list[str]:
