@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from controlplane.core.forecast import Arrival
-from controlplane.core.modelconfig import Shape, read_shape
+from controlplane.core.modelconfig import read_shape
+from controlplane.core.shapes import Shape
 from controlplane.physics.catalog import read_config
 
 

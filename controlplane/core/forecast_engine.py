@@ -101,7 +101,7 @@ class Engine(Protocol):
 class Line(NamedTuple):
     """perf.DecodeLine with what else a run needs; it holds from a sum of contexts of `from_context` on."""
 
-    from_context: float
+    from_context: int
     until_context: float
     base_s: float
     per_token_s: float
@@ -122,22 +122,28 @@ class StepCosts:
     def line(self, sequences: int, context_sum: int) -> Line:
         line = self._lines.get(sequences)
         if line is None or not line.from_context <= context_sum < line.until_context:
-            found = self._model.decode_line(sequences, context_sum)
-            peak = self._model.step((), sequences, context_sum).tensor_peak
-            # A line is known to hold from where it was asked for; lower down it may bend, unless it never does.
-            known_from = 0 if math.isinf(found.until_context) and line is None else context_sum
-            line = Line(
-                known_from,
-                found.until_context,
-                found.base_s,
-                found.per_token_s,
-                found.tensor_s,
-                found.dram_base_s,
-                found.dram_per_token_s,
-                peak,
-            )
+            line = self._found(sequences, context_sum, line)
             self._lines[sequences] = line
         return line
+
+    def _found(self, sequences: int, context_sum: int, before: Line | None) -> Line:
+        found = self._model.decode_line(sequences, context_sum)
+        # A line is known to hold from where it was asked for, and further down if it was found there before.
+        known_from = context_sum
+        if before is not None and before.until_context == found.until_context:
+            known_from = min(known_from, before.from_context)
+        elif before is None and math.isinf(self._model.decode_line(sequences, 0).until_context):
+            known_from = 0
+        return Line(
+            known_from,
+            found.until_context,
+            found.base_s,
+            found.per_token_s,
+            found.tensor_s,
+            found.dram_base_s,
+            found.dram_per_token_s,
+            self._model.step((), sequences, context_sum).tensor_peak,
+        )
 
 
 class Account:
@@ -178,7 +184,14 @@ class Account:
             (line.dram_base_s + line.dram_per_token_s * context_sum) / first_s,
             (line.dram_base_s + line.dram_per_token_s * last) / last_s,
         )
+        totals.output_tokens += steps * sequences
         self.gaps.add_run(first_s, last_s, steps, sequences)
+
+    def sampled(self, gap_s: float, tokens: int) -> None:
+        """`tokens` sequences got a token, `gap_s` after the one before."""
+        if tokens:
+            self.totals.output_tokens += tokens
+            self.gaps.add(gap_s, tokens)
 
     def admitted(self, leg: Leg) -> None:
         """A prompt is begun here for the first time; its `hit_tokens` are known."""

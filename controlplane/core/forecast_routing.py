@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controlplane.core.forecast_engine import Engine, Leg
-from controlplane.core.forecast_types import Arrival, Pool, Settings
+from controlplane.core.forecast_types import Arrival, Pool, PoolTotals, Settings
+from controlplane.core.kvsize import KvSize
 from controlplane.core.routing import TIE_S, mix
 
 
@@ -39,7 +40,8 @@ class Node:
     """An engine, and what is reserved on it."""
 
     number: int
-    pool: Pool
+    totals: PoolTotals
+    """Of its pool."""
     engine: Engine
     rates: Rates
     bytes_per_s: float
@@ -78,20 +80,16 @@ class Node:
         return seconds
 
 
-def choose(nodes: Sequence[Node], leg: Leg, now: float, settings: Settings, kv_token_bytes: int = 0) -> Node | None:
-    """The engine that could serve `leg` soonest; ties go by the session's hash (without one by the request's number). A leg
-    with `kv_token_bytes` pulls its KV. None if it fits no engine."""
+def choose(nodes: Sequence[Node], leg: Leg, now: float, prefix_weight: float, size: KvSize | None = None) -> Node | None:
+    """The engine that could serve `leg` soonest; ties go by the session's hash (without one by the request's number). With a
+    `size` the leg pulls its KV. None if it fits no engine."""
     fitting = [node for node in nodes if node.fits(leg)]
     if not fitting:
         return None
     scores = []
     for node in fitting:
         tokens = uncached(node, leg, now)
-        own = (
-            tokens * kv_token_bytes / node.bytes_per_s
-            if leg.remote
-            else settings.prefix_weight * tokens / node.rates.prefill
-        )
+        own = size.bytes(tokens) / node.bytes_per_s if size else prefix_weight * tokens / node.rates.prefill
         scores.append(node.seconds_ahead(leg) + own)
     limit = min(scores) + TIE_S
     tied = [node for node, score in zip(fitting, scores, strict=True) if score <= limit]

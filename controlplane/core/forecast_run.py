@@ -11,23 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from controlplane.core.batching import Limits
-from controlplane.core.forecast_engine import Account, Ends, Engine, Leg, StepCosts
+from controlplane.core.forecast_engine import Ends, Leg
+from controlplane.core.forecast_fleet import build
 from controlplane.core.forecast_gaps import Gaps
-from controlplane.core.forecast_merged import MergedEngine
 from controlplane.core.forecast_network import Network
-from controlplane.core.forecast_routing import Node, Rates, choose, uncached
-from controlplane.core.forecast_stepwise import StepwiseEngine
-from controlplane.core.forecast_types import (
-    Arrival,
-    ForecastRefused,
-    Outcome,
-    Pool,
-    PoolTotals,
-    Progress,
-    Served,
-    Settings,
-)
+from controlplane.core.forecast_routing import Node, choose, uncached
+from controlplane.core.forecast_types import Arrival, Outcome, Pool, Progress, Served, Settings
+from controlplane.core.kvsize import transfer_size
 from controlplane.core.protocol import Mode
 
 PROGRESS_CALLS = 100
@@ -44,13 +34,11 @@ class Simulation:
         self._mode = mode
         self._progress = progress
         self._gaps = Gaps()
-        self._totals = [PoolTotals(pool, capacity_tokens(pool, settings)) for pool in pools]
-        self._nodes = [node for totals in self._totals for node in self._engines_of(totals)]
-        for number, node in enumerate(self._nodes):
-            node.number = number
-        self._of_role = {
-            role: [node for node in self._nodes if node.pool.role == role] for role in ("prefill", "decode", "mixed")
-        }
+        self._totals, self._nodes = build(pools, settings, arrivals, self._gaps)
+        roles = ("prefill", "decode", "mixed")
+        self._of_role = {role: [node for node in self._nodes if node.totals.pool.role == role] for role in roles}
+        model = pools[0].model
+        self._kv_size = transfer_size(model.shape, model.kv_dtype)
         self._network = Network([node.bytes_per_s for node in self._nodes])
         self._events: list[tuple[float, int, Node]] = []
         self._event = 0
@@ -63,23 +51,6 @@ class Simulation:
         self._refused: Counter[str] = Counter()
         self._through = 0
         self._last_end = arrivals[0].at_s
-
-    def _engines_of(self, totals: PoolTotals) -> list[Node]:
-        pool, settings = totals.pool, self._settings
-        shared_blocks = -(-settings.prefix_cached // settings.block_size)
-        limits = Limits(
-            settings.max_num_seqs,
-            settings.max_num_batched_tokens,
-            settings.block_size,
-            totals.kv_capacity_tokens // settings.block_size - shared_blocks,
-            settings.prefix_caching,
-        )
-        rates = Rates.of(pool, settings, totals.kv_capacity_tokens, self._arrivals)
-        gbps = pool.network_gbps or settings.network_gbps or pool.model.gpu.network_gbps
-        costs, account = StepCosts(pool.model), Account(totals, self._gaps)
-        kind = StepwiseEngine if settings.exact else MergedEngine
-        engines: list[Engine] = [kind(costs, limits, account) for _ in range(pool.engines)]
-        return [Node(0, pool, engine, rates, gbps * 1e9 / 8, settings.max_num_seqs) for engine in engines]
 
     # --- the loop ---------------------------------------------------------------------------------------------------------
 
@@ -146,7 +117,7 @@ class Simulation:
         else:
             leg.output_tokens = 1
             leg.hold = True
-            node = choose(self._of_role["prefill"], leg, arrival.at_s, self._settings)
+            node = choose(self._of_role["prefill"], leg, arrival.at_s, self._settings.prefix_weight)
             assert node is not None
             self._submit(leg, node, arrival.at_s)
 
@@ -177,7 +148,7 @@ class Simulation:
         return not remote
 
     def _whole(self, leg: Leg, nodes: Sequence[Node]) -> None:
-        node = choose(nodes, leg, leg.arrival.at_s, self._settings)
+        node = choose(nodes, leg, leg.arrival.at_s, self._settings.prefix_weight)
         assert node is not None
         self._submit(leg, node, leg.arrival.at_s)
 
@@ -205,7 +176,7 @@ class Simulation:
         """Prefill is done: choose the decode engine now."""
         leg = self._leg(prefill.number, prefill.arrival)
         leg.remote = True
-        node = choose(self._of_role["decode"], leg, now, self._settings, source.pool.model.kv_token_bytes)
+        node = choose(self._of_role["decode"], leg, now, self._settings.prefix_weight, self._kv_size)
         assert node is not None
         self._prefill_of[leg.number] = prefill, source
         self._submit(leg, node, now)
@@ -213,10 +184,9 @@ class Simulation:
     def _move(self, leg: Leg, node: Node, now: float) -> None:
         """The decode engine has room: its missing KV comes over the network."""
         _, source = self._prefill_of[leg.number]
-        size = (leg.prompt_tokens - leg.hit_tokens) * source.pool.model.kv_token_bytes
-        totals = next(totals for totals in self._totals if totals.pool is node.pool)
-        totals.transfers += 1
-        totals.transfer_bytes += size
+        size = self._kv_size.bytes(leg.prompt_tokens - leg.hit_tokens)
+        node.totals.transfers += 1
+        node.totals.transfer_bytes += size
         self._network.start(now, leg, source.number, node.number, size)
 
     def _moved(self, now: float) -> None:
@@ -263,21 +233,6 @@ class Simulation:
 
 SHORTEST_SPAN_S = 1e-3
 """A simulation in which nothing ran still divides by its span."""
-
-
-def capacity_tokens(pool: Pool, settings: Settings) -> int:
-    """KV tokens of one engine, whole blocks. Raises ForecastRefused if there is no room for a single one beside what all
-    prompts share, and DoesNotFit if the model does not fit."""
-    tokens = settings.kv_tokens
-    if tokens is None:
-        tokens = pool.model.kv_capacity_tokens(settings.memory_utilization, settings.max_num_batched_tokens)
-    size = settings.block_size
-    if tokens // size <= -(-settings.prefix_cached // size):
-        raise ForecastRefused(
-            f"an engine of {pool.name} holds {tokens} tokens of KV, which leaves none beside {settings.prefix_cached} "
-            f"cached ones in blocks of {size}: use more GPUs per engine, or a shorter prefix or smaller blocks"
-        )
-    return tokens // size * size
 
 
 def _served(leg: Leg, prefill: Leg | None, now: float) -> Served:

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from controlplane.core.forecast_fleet import capacity_tokens
 from controlplane.core.forecast_routing import Rates
-from controlplane.core.forecast_run import Simulation, capacity_tokens
+from controlplane.core.forecast_run import Simulation
 from controlplane.core.forecast_types import Arrival, ForecastRefused, Outcome, Pool, Progress, Settings
 from controlplane.core.protocol import Mode, Slo
 

@@ -105,17 +105,16 @@ class StepwiseEngine:
             self._last_token[leg.number] = now
             if last is None:
                 leg.first_token_s = now
+                self._account.totals.output_tokens += 1
                 ends.first_tokens.append(leg)
             elif last == started:
                 steady += 1
             else:
-                self._account.gaps.add(now - last, 1)
-            self._account.totals.output_tokens += 1
+                self._account.sampled(now - last, 1)
             if request.generated == leg.output_tokens:
                 self._finish(leg, request)
                 ends.finished.append(leg)
-        if steady:
-            self._account.gaps.add(cost.seconds, steady)
+        self._account.sampled(cost.seconds, steady)
         return ends
 
     def _finish(self, leg: Leg, request: Request) -> None:

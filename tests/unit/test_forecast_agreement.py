@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from controlplane.core.forecast import Arrival, Forecast, Outcome, Settings, simulate, summarise
 from controlplane.core.layout import parse_layout
+from controlplane.core.modelconfig import read_shape
 from controlplane.core.protocol import Slo
+from controlplane.core.shapes import Shape
+from controlplane.physics.catalog import read_config
 from tests.forecast_workloads import llama, mixed, steady
 
 LLAMA = llama()
@@ -33,11 +36,11 @@ WORKLOADS = {
 }
 
 
-def both(layout: str, arrivals: list[Arrival], options: Settings) -> tuple[Outcome, Outcome]:
+def both(layout: str, arrivals: list[Arrival], options: Settings, shape: Shape = LLAMA) -> tuple[Outcome, Outcome]:
     parsed = parse_layout(layout, "h100-sxm")
     return (
-        simulate(LLAMA, parsed, arrivals, options),
-        simulate(LLAMA, parsed, arrivals, replace(options, exact=True)),
+        simulate(shape, parsed, arrivals, options),
+        simulate(shape, parsed, arrivals, replace(options, exact=True)),
     )
 
 
@@ -75,6 +78,18 @@ def test_merged_steps_give_what_single_steps_give(layout: str, workload: str) ->
         assert fast.dram_busy_s == pytest.approx(slow.dram_busy_s, rel=1e-6)
         assert (fast.tensor_peak, fast.dram_peak) == pytest.approx((slow.tensor_peak, slow.dram_peak), rel=1e-6)
     assert merged.gaps.count == exact.gaps.count
+    assert merged.gaps.total_s == pytest.approx(exact.gaps.total_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gemma-4-26b-a4b", "mimo-v2-flash", "deepseek-v3.2", "nemotron-h-56b-base-8k"])
+@pytest.mark.parametrize("layout", ["agg:2xTP8", "disagg:1xTP8+1xTP8"])
+def test_windows_experts_latents_and_states_are_merged_rightly_too(layout: str, name: str) -> None:
+    shape = read_shape(read_config(name))
+    arrivals = mixed(6, 80, 3000, 600)
+    layout = layout.replace("TP8", "TP8@h200-sxm")
+    merged, exact = both(layout, arrivals, Settings(), shape)
+    slo = Slo(ttft_ms=1000, itl_ms=40)
+    assert figures(summarise([merged], slo)) == pytest.approx(figures(summarise([exact], slo)), rel=0.01)
     assert merged.gaps.total_s == pytest.approx(exact.gaps.total_s, rel=1e-6)
 
 
