@@ -40,7 +40,13 @@ def _norm_of_embedding(reading: Reading) -> Extras:
 
 
 _WINDOW = frozenset({"sliding_window", "layer_types"})
-_SHARED = _WINDOW | {"num_kv_shared_layers", "attention_k_eq_v", "global_head_dim", "num_global_key_value_heads"}
+_SHARED = _WINDOW | {
+    "num_kv_shared_layers",
+    "attention_k_eq_v",
+    "global_head_dim",
+    "num_global_key_value_heads",
+    "use_bidirectional_attention",
+}
 _LATENT = frozenset({"kv_lora_rank", "v_head_dim", "layer_types"})
 _DELTA = _WINDOW | {"linear_num_value_heads", "full_attention_interval"}
 
@@ -103,6 +109,7 @@ _GEMMA3N = Family(
     tied_by_default=True,
     norms=4,
     qk_norm="dim",
+    windows="period",
     required=("layer_types", "sliding_window", "num_kv_shared_layers", "hidden_size_per_layer_input", "laurel_rank"),
     understands=_SHARED,
     extras=_per_layer_inputs,
@@ -116,6 +123,7 @@ _GEMMA4 = Family(
     qk_norm="dim",
     experts="num_experts",
     chosen="top_k_experts",
+    windows="period",
     required=("layer_types", "sliding_window", "global_head_dim", "hidden_size_per_layer_input"),
     understands=_SHARED,
     extras=_per_layer_inputs,

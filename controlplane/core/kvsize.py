@@ -3,8 +3,8 @@
 Two ways to count. *Ideal* is what the architecture needs: a layer with a window keeps the window's tokens, a state has a
 fixed size. *Reserved* is what an engine sets aside per token when every attention layer keeps every token. vLLM 0.32 does so
 where its hybrid KV cache manager is off: on a CPU, with chunked attention, with KV connectors that do not support it. Where
-it is on (GPU with NixlConnector, by default) layers with a window free what lies before it, and hold up to a batch's tokens
-more than the window while a prompt is computed. So `reserved_bytes_per_token` is the upper bound to plan capacity on.
+it is on (GPU with NixlConnector, by default) layers with a window free what lies before it (`reserved_bytes_hybrid`). So
+`reserved_bytes_per_token` is the upper bound to plan capacity on.
 
 More GPUs than KV heads hold copies of a head, which the per-GPU figures count and a transfer does not. A latent (MLA) is one
 vector for keys and values together, which every GPU of the group holds whole.
@@ -60,6 +60,7 @@ __all__ = [
     "linear_bytes",
     "parameters",
     "reserved_bytes",
+    "reserved_bytes_hybrid",
     "reserved_bytes_per_token",
     "reserved_bytes_per_token_per_gpu",
     "state_bytes",
@@ -156,6 +157,22 @@ def reserved_bytes_per_token_per_gpu(shape: Shape, tensor_parallel: int, dtype: 
 def reserved_bytes(shape: Shape, dtype: str | None, tokens: int) -> int:
     """What an engine sets aside for a request of `tokens`: `reserved_bytes_per_token` each, and its states."""
     return reserved_bytes_per_token(shape, dtype) * checked_tokens(tokens) + _states(shape)
+
+
+def reserved_bytes_hybrid(
+    shape: Shape, dtype: str | None, tokens: int, block_size: int = 16, tokens_in_flight: int = 0
+) -> int:
+    """What vLLM holds for a request of `tokens` when its hybrid KV cache manager frees what windows have passed.
+
+    Whole blocks; of a sliding layer at most those of window - 1 + `tokens_in_flight` (a prompt's tokens being computed) and
+    one more. Chunked layers keep everything. Not counted: padding that makes blocks of unlike layers equal.
+    """
+    blocks = -(-checked_tokens(tokens) // block_size)
+    held = 0
+    for group in shape.attention:
+        most = -(-(group.window - 1 + tokens_in_flight) // block_size) + 1 if group.kind == "sliding" else blocks
+        held += (token_bytes(shape, group, dtype) + group.layers * group.indexer_bytes) * block_size * min(blocks, most)
+    return held + _states(shape)
 
 
 def state_bytes_per_request_per_gpu(shape: Shape, tensor_parallel: int) -> int:

@@ -8,19 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from controlplane.core.configfields import Fields
 from controlplane.core.family import Reading
+from controlplane.core.layerkinds import layer_kinds, llama4_kinds
 from controlplane.core.shapes import Attention, Kind
 
-KINDS: dict[str, Kind] = {
-    "full_attention": "full",
-    "attention": "full",
-    "sliding_attention": "sliding",
-    "chunked_attention": "chunked",
-    "linear_attention": "state",
-    "mamba": "state",
-}
-"""The names of `layer_types` and `layers_block_type`, in transformers 4 and 5."""
 _WINDOW_FIELD = {"sliding": "sliding_window", "chunked": "attention_chunk_size"}
 
 
@@ -55,6 +46,8 @@ def shared(reading: Reading) -> list[Attention | None]:
     are cached all the same, because keys are then normed and rotated.
     """
     fields, kinds = reading.fields, layer_kinds(reading)
+    if fields.get("use_bidirectional_attention") not in (None, False, "vision"):
+        raise fields.refuse("use_bidirectional_attention", "attention in both directions is not supported")
     own = len(kinds) - fields.count_or_zero("num_kv_shared_layers")
     if own <= 0 or not set(kinds[own:]) <= set(kinds[:own]):
         raise fields.refuse("num_kv_shared_layers", "leaves no earlier layer of some kind to share")
@@ -76,21 +69,11 @@ def shared(reading: Reading) -> list[Attention | None]:
 def llama4(reading: Reading) -> list[Attention | None]:
     """Llama 4: layers with rotary positions see the tokens of their chunk, those without (every fourth) see all."""
     fields, heads = reading.fields, read_heads(reading)
-    kinds = list(layer_kinds(reading)) if fields.get("layer_types") is not None else _llama4_kinds(reading)
+    listed = fields.get("layer_types") is not None
+    kinds = layer_kinds(reading, {"full", "chunked"}) if listed else llama4_kinds(reading)
     if fields.get("attention_chunk_size") is None:
         kinds = ["full"] * reading.layers
     return [attend(reading, layer, kind, heads) for layer, kind in enumerate(kinds)]
-
-
-def _llama4_kinds(reading: Reading) -> list[Kind]:
-    fields, layers = reading.fields, reading.layers
-    rotary = fields.items("no_rope_layers")
-    if not rotary:
-        every = fields.count("no_rope_layer_interval", default=4)
-        return ["chunked" if (layer + 1) % every else "full" for layer in range(layers)]
-    if len(rotary) != layers or any(type(mark) is not int or mark not in (0, 1) for mark in rotary):
-        raise fields.refuse("no_rope_layers", "must list 1 (rotary positions, chunked) or 0 (none, full) for every layer")
-    return ["chunked" if mark else "full" for mark in rotary]
 
 
 def mimo(reading: Reading) -> list[Attention | None]:
@@ -238,50 +221,6 @@ def head_dim(reading: Reading, heads: int) -> int:
     if hidden % heads:
         raise fields.refuse(name, f"is missing, and {hidden} hidden over {heads} heads is no whole number")
     return hidden // heads
-
-
-def layer_kinds(reading: Reading) -> list[Kind]:
-    """How each layer sees the tokens before, from `layer_types` or the architecture's rule. Every windowed kind has its
-    window; a window as long as the model's context is none."""
-    fields, family, layers = reading.fields, reading.family, reading.layers
-    names = fields.items("layer_types", layers)
-    kinds = [_kind(fields, "layer_types", name) for name in names] or _by_rule(reading)
-    if family.window_switch and not fields.flag(family.window_switch, False) and "sliding" in kinds:
-        raise fields.refuse("layer_types", f"names sliding layers, but {family.window_switch} is off")
-    return ["full" if kind == "sliding" and _covers_everything(fields) else kind for kind in kinds]
-
-
-def _by_rule(reading: Reading) -> list[Kind]:
-    fields, family, layers = reading.fields, reading.family, reading.layers
-    off = family.window_switch and not fields.flag(family.window_switch, False)
-    if fields.get("sliding_window") is None or off:
-        if family.windows == "period":
-            fields.count("sliding_window")
-        return ["full"] * layers
-    if family.windows == "none":
-        if not _covers_everything(fields):
-            raise fields.refuse("sliding_window", "this architecture is not known to have attention windows")
-        return ["full"] * layers
-    if family.windows == "all":
-        return ["sliding"] * layers
-    if family.windows == "after":
-        first = fields.count_or_zero("max_window_layers")
-        return ["sliding" if layer >= first else "full" for layer in range(layers)]
-    name, own = family.period
-    period = fields.count(name, default=own) if name else own
-    return ["sliding" if (layer + 1) % period else "full" for layer in range(layers)]
-
-
-def _kind(fields: Fields, field: str, name: object) -> Kind:
-    kind = KINDS.get(name) if isinstance(name, str) else None
-    if kind is None:
-        raise fields.refuse(field, f"{name!r:.60} is not known (known: {', '.join(KINDS)})")
-    return kind
-
-
-def _covers_everything(fields: Fields) -> bool:
-    positions = fields.get("max_position_embeddings")
-    return positions is not None and fields.count("sliding_window") >= fields.count("max_position_embeddings")
 
 
 def _global_heads(reading: Reading) -> Heads:

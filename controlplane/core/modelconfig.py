@@ -87,7 +87,7 @@ def _refuse_what_is_not_understood(fields: Fields, family: Family) -> None:
             model_type = fields.get("model_type")
             raise fields.refuse(field, f"changes the KV cache in a way that {model_type} is not known to use")
     for field in family.required:
-        if field not in fields.config:
+        if fields.config.get(field, []) == []:
             raise fields.refuse(field, "is missing")
 
 

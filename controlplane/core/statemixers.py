@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from controlplane.core.configfields import MAX_LAYERS, Fields, dtype_bytes
 from controlplane.core.family import Reading
-from controlplane.core.mixers import KINDS, attend, gated, layer_kinds, read_heads
+from controlplane.core.layerkinds import KINDS, layer_kinds
+from controlplane.core.mixers import attend, gated, read_heads
 from controlplane.core.shapes import Attention
 
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
@@ -24,7 +25,7 @@ def qwen3_next(reading: Reading) -> list[Attention | None]:
         every = fields.count("full_attention_interval", default=4)
         kinds = ["state" if (layer + 1) % every else "full" for layer in range(reading.layers)]
     else:
-        kinds = list(layer_kinds(reading))
+        kinds = list(layer_kinds(reading, {"full", "state"}))
     return [_delta(reading, layer) if kind == "state" else gated(reading, layer) for layer, kind in enumerate(kinds)]
 
 

@@ -21,8 +21,9 @@ def size_document(
     """Sizes in bytes of the whole engine; with `tensor_parallel` also of one GPU, under "per_gpu".
 
     `bytes` is what a request of `tokens` needs (windows cap), beyond the windows bytes_per_token x tokens +
-    fixed_bytes_per_request; `reserved_*` is what an engine sets aside when every layer keeps every token; the keys of an
-    indexer are in the reserved and transferred bytes only. `flops_per_token` is without attention. `dtype`: of the KV cache.
+    fixed_bytes_per_request; `reserved_bytes` is what an engine sets aside when every layer keeps every token, `_hybrid` when
+    vLLM frees what windows have passed; the keys of an indexer are in the reserved and transferred bytes only.
+    `flops_per_token` is without attention. `dtype`: of the KV cache.
 
     Raises ConfigRefused for the config or the data type, ForecastRefused for counts that cannot be.
     """
@@ -37,6 +38,7 @@ def size_document(
         "bytes": kvsize.ideal_bytes(shape, dtype, tokens),
         "reserved_bytes_per_token": kvsize.reserved_bytes_per_token(shape, dtype),
         "reserved_bytes": kvsize.reserved_bytes(shape, dtype, tokens),
+        "reserved_bytes_hybrid": kvsize.reserved_bytes_hybrid(shape, dtype, tokens),
         "indexer_bytes_per_token": kvsize.indexer_bytes_per_token(shape),
         "transfer_bytes": kvsize.transfer_bytes(shape, dtype, tokens),
         "layers": [_layers(shape, group, dtype) for group in shape.attention],

@@ -41,6 +41,8 @@ def test_bytes_never_fall_with_length_nor_exceed_what_is_reserved(name: str, dty
         assert size(model, dtype, short) <= size(model, dtype, long)
     assert kvsize.ideal_bytes(model, dtype, long) <= kvsize.transfer_bytes(model, dtype, long)
     assert kvsize.transfer_bytes(model, dtype, long) <= kvsize.reserved_bytes(model, dtype, long)
+    hybrid = kvsize.reserved_bytes_hybrid(model, dtype, long)
+    assert kvsize.ideal_bytes(model, dtype, long) <= hybrid <= kvsize.reserved_bytes(model, dtype, long + 15)
 
 
 @given(names, dtypes, lengths)

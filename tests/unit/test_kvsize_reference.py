@@ -36,6 +36,19 @@ def test_engines_reserve_what_the_references_notes_say(name: str, reserved: int)
     assert kvsize.reserved_bytes_per_token(shape(name), "fp16") == reserved
 
 
+def test_an_engine_that_frees_windows_holds_whole_blocks_and_one_more() -> None:
+    gemma = shape("gemma-2-27b")
+    full, window = 188_416 * 10_000, 188_416 * 4112
+    assert kvsize.reserved_bytes_hybrid(gemma, None, 10_000) == full + window
+    assert kvsize.reserved_bytes_hybrid(gemma, None, 10_000, tokens_in_flight=1 << 20) == 376_832 * 10_000
+    assert kvsize.reserved_bytes_hybrid(gemma, None, 1) == 376_832 * 16
+    assert kvsize.reserved_bytes_hybrid(gemma, None, 129, block_size=128) == 376_832 * 256
+    llama4 = shape("llama-4-maverick")
+    assert kvsize.reserved_bytes_hybrid(llama4, None, 32_000) == kvsize.reserved_bytes(llama4, None, 32_000)
+    assert kvsize.reserved_bytes_hybrid(shape("deepseek-v3.2"), None, 16) == 16 * 78_324
+    assert kvsize.reserved_bytes_hybrid(shape("granite-4.0-h-small"), None, 16) == 16 * 16_384 + 77_322_240
+
+
 def test_a_window_in_every_layer_caps_a_request() -> None:
     mistral = shape("mistral-7b-v0.1")
     assert kvsize.ideal_bytes(mistral, None, 4096) == kvsize.ideal_bytes(mistral, None, 1_000_000) == 536_870_912

@@ -19,7 +19,12 @@ _EACH = (
     ("an indexer's keys per token", "indexer_bytes_per_token"),
     ("reserved by an engine per token", "reserved_bytes_per_token"),
 )
-_TOGETHER = (("KV cache", "bytes"), ("reserved by an engine", "reserved_bytes"), ("moved by a transfer", "transfer_bytes"))
+_TOGETHER = (
+    ("KV cache", "bytes"),
+    ("reserved, every layer keeps all", "reserved_bytes"),
+    ("reserved, windows are freed", "reserved_bytes_hybrid"),
+    ("moved by a transfer", "transfer_bytes"),
+)
 
 
 class Command(BaseCommand):
