@@ -74,19 +74,19 @@ async def serve(settings: Settings, key: str, spec: Path) -> None:
     if settings.kv_events:
         _tell_events(engine, settings.kv_events, loop)
     side = await loop.create_server(source.connection, settings.host, settings.side_port)
-    engine.side_port = side.sockets[0].getsockname()[1]
+    engine.offers.side_port = side.sockets[0].getsockname()[1]
     host = ThisProcess(_again(spec))
     app = App(engine, key, int(time.time()), Admin(engine, host))
     web = await loop.create_server(app.connection, settings.host, settings.port, backlog=BACKLOG)
     port = web.sockets[0].getsockname()[1]
-    host.keep_ports(port, engine.side_port)
+    host.keep_ports(port, engine.offers.side_port)
     loop.set_exception_handler(_crash)
     stop = _signals(loop)
     gc.collect()
     gc.freeze()  # what is here now stays: do not look at it again
     _say(
-        f"{settings.engine} serves {settings.model} on {settings.host} port {port}, "
-        f"side port {engine.side_port}: {settings.perf.tensor_parallel} x {settings.perf.gpu.name} ({settings.perf.basis}), "
+        f"{settings.engine} serves {settings.model} on {settings.host} port {port}, side port {engine.offers.side_port}: "
+        f"{settings.perf.tensor_parallel} x {settings.perf.gpu.name} ({settings.perf.basis}), "
         f"{settings.limits.num_blocks} blocks of {settings.limits.block_size} tokens"
     )
     await stop.wait()

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from controlplane.core.links import SharedLink
 from workers.engines.simulated import content
-from workers.engines.simulated.engine import Engine, Pulled
+from workers.engines.simulated.accounts import Pulled
+from workers.engines.simulated.engine import Engine
 from workers.engines.simulated.generation import Generation, RemoteKv
 from workers.engines.simulated.wire import BadMessage, Side, text, whole, wholes
 

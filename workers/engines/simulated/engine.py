@@ -6,17 +6,17 @@ timer but the end of its next lease. What talks to clients and peers is given in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
-from controlplane.core.batching import Change, Request, Scheduler, Step
-from workers.engines.simulated import content
+from controlplane.core.batching import Change, Scheduler, Step
+from workers.engines.simulated.accounts import Accounts, Pulled
 from workers.engines.simulated.activity import Activity
 from workers.engines.simulated.clock import Clock, Timer
 from workers.engines.simulated.faults import Faults
 from workers.engines.simulated.generation import Ending, Generation
-from workers.engines.simulated.measures import Gauges, Measures
+from workers.engines.simulated.measures import Gauges
+from workers.engines.simulated.offers import Offers
 from workers.engines.simulated.settings import Settings
 
 CATCH_UP_S = 0.05
@@ -46,31 +46,14 @@ class Listener(Protocol):
         """The step is through."""
 
 
-class Pulled(NamedTuple):
-    """What one pull took: from the decision to the last byte, and of that until the transfer was under way."""
-
-    blocks: Sequence[int]
-    moved_bytes: int
-    seconds: float
-    post_s: float
-
-
-@dataclass(frozen=True)
-class Offer:
-    """KV kept for a peer: what each block contains."""
-
-    request: Request
-    contents: dict[int, int]
-
-
 class Engine:
     def __init__(self, settings: Settings, clock: Clock, engine_id: str) -> None:
         self.settings = settings
         self.engine_id = engine_id
-        self.side_port = settings.side_port
         self.scheduler = Scheduler(settings.limits)
         self.faults = Faults()
-        self.measures = Measures(settings.model, _cache_config(settings))
+        self.accounts = Accounts(settings)
+        self.measures = self.accounts.measures
         self.activity = Activity()
         self.loader: Loader | None = None
         self.events: Listener | None = None
@@ -78,10 +61,9 @@ class Engine:
         """Called each time the last open generation has ended."""
         self.clock = clock
         self._generations: dict[int, Generation] = {}
-        self._offers: dict[str, Offer] = {}
         self._next: Timer | None = None  # the step that runs, or the call that starts one
-        self._lease_timer: Timer | None = None
         self._leaked: list[int] = []
+        self.offers = Offers(engine_id, settings, clock, self.scheduler, self.measures, self.faults, self._wake)
 
     def tell_events(self, listener: Listener) -> None:
         """From now on `listener` hears what happens to the prefix cache."""
@@ -120,15 +102,7 @@ class Engine:
 
     def loaded(self, generation: Generation, contents: list[int], pulled: Pulled) -> None:
         """A pull is through: what the peer's blocks contained, and what it cost."""
-        self.measures.observe("transfer_s", pulled.seconds)
-        self.measures.observe("transfer_post_s", pulled.post_s)
-        self.measures.observe("transfer_bytes", pulled.moved_bytes)
-        # One descriptor for each layer and run of neighbouring blocks, which NIXL merges.
-        runs = sum(1 for before, block in zip([-2, *pulled.blocks], pulled.blocks, strict=False) if block != before + 1)
-        self.measures.observe("transfer_descriptors", runs * self.settings.perf.shape.layers)
-        external = generation.request.external_tokens
-        self.measures.add("external_hits", external)
-        self.measures.add("cached_by_source", external, "p2p")
+        self.accounts.pulled(generation.request, pulled)
         generation.pulled(contents)
         self.scheduler.loaded(generation.request)
         self._wake()
@@ -143,7 +117,7 @@ class Engine:
 
     def _drop(self, generation: Generation, reason: str) -> None:
         self.scheduler.abort(generation.request)
-        self.measures.add("success", 1, reason)
+        self.accounts.dropped(reason)
         self._close(generation)
 
     def _close(self, generation: Generation) -> None:
@@ -179,7 +153,7 @@ class Engine:
         for request in step.admitted:
             self._admitted(self._generations[request.id], start)
         for request in step.loads:
-            self._count_hits(request)
+            self.accounts.looked_up(request)
             if self.loader:
                 self.loader.load(self._generations[request.id])
         if step.work:
@@ -202,15 +176,15 @@ class Engine:
         if self.faults.any and (slow := self.faults.get("slow", start)):
             seconds *= slow["factor"]
         self.activity.record(start, start + seconds, cost)
-        self.measures.observe("step_tokens", step.new_tokens)
         return seconds
 
     def _end(self, step: Step, end: float) -> None:
         now = self.clock.time()
         self._tell_events()
-        for request in self.scheduler.complete(step):
-            generation = self._generations.get(request.id)
-            if generation:  # or it went with another sequence of its request just now
+        sampled = [self._generations[request.id] for request in self.scheduler.complete(step)]
+        self.accounts.step(sampled)
+        for generation in sampled:
+            if generation.request.id in self._generations:  # or it went with another sequence of its request just now
                 self._token(generation, now)
         self._start(end if now - end < CATCH_UP_S else now)
 
@@ -218,132 +192,27 @@ class Engine:
         if generation.scheduled:
             return
         generation.scheduled = now
-        self.measures.observe("queue_s", max(0.0, now - generation.arrived))
+        self.accounts.admitted(generation, now)
         if not generation.remote:
-            self._count_hits(generation.request)
-
-    def _count_hits(self, request: Request) -> None:
-        self.measures.add("prefix_queries", request.prompt_tokens)
-        self.measures.add("prefix_hits", request.local_hit_tokens)
-        self.measures.add("cached_by_source", request.local_hit_tokens, "device")
-        if self.settings.handoff:
-            self.measures.add("external_queries", request.prompt_tokens - request.local_hit_tokens)
+            self.accounts.looked_up(generation.request)
 
     def _token(self, generation: Generation, now: float) -> None:
-        if generation.first_token:
-            self.measures.observe("itl_s", now - generation.last_token)
-        else:
-            generation.first_token = now
-            self._count_prompt(generation, now)
-        generation.last_token = now
-        self.measures.add("generation", 1)
+        self.accounts.token(generation, now)
         text, ending = generation.next_token()
         if text:
             generation.sink.piece(generation.index, text, generation.request.generated)
         if ending:
             self._finish(generation, ending)
 
-    def _count_prompt(self, generation: Generation, now: float) -> None:
-        request = generation.request
-        self.measures.observe("ttft_s", now - generation.arrived)
-        self.measures.add("prompt", request.prompt_tokens)
-        here = request.local_hit_tokens
-        self.measures.add("prompt_cached", here + request.external_tokens)
-        self.measures.add("by_source", here, "local_cache_hit")
-        self.measures.add("by_source", request.external_tokens, "external_kv_transfer")
-        self.measures.add("by_source", request.prompt_tokens - here - request.external_tokens, "local_compute")
-
     def _finish(self, generation: Generation, ending: Ending) -> None:
         # As vLLM, which keeps blocks for a peer only if the answer was cut by its length.
         if generation.hold and ending.reason == "length":
-            self.scheduler.finish(generation.request, self._new_lease())
-            ending = ending._replace(kv_transfer_params=self._offer(generation))
+            ending = ending._replace(kv_transfer_params=self.offers.keep(generation))
         else:
             self.scheduler.finish(generation.request)
-        self._measure_request(generation, ending.reason)
+        self.accounts.finished(generation, ending.reason)
         self._close(generation)
         generation.sink.end(generation.index, ending)
-
-    def _measure_request(self, generation: Generation, reason: str) -> None:
-        observe, request = self.measures.observe, generation.request
-        first, last, scheduled = generation.first_token, generation.last_token, generation.scheduled
-        generated = request.generated
-        self.measures.add("success", 1, reason)
-        observe("prompt_tokens", generation.prompt_tokens)
-        # As vLLM: what a peer sent is not taken off.
-        observe("prefill_computed_tokens", generation.prompt_tokens - request.local_hit_tokens)
-        observe("generation_tokens", generated)
-        observe("most_generation_tokens", generated)
-        observe("asked_tokens", generation.sampling.max_tokens)
-        observe("asked_n", generation.sampling.n)
-        observe("request_preemptions", request.preemptions)
-        observe("e2e_s", last - generation.arrived)
-        observe("inference_s", last - scheduled)
-        observe("prefill_s", first - scheduled)
-        observe("decode_s", last - first)
-        observe("tpot_s", (last - first) / (generated - 1) if generated > 1 else 0.0)
-
-    # --- KV for peers -----------------------------------------------------------------------------------------------------
-
-    def _offer(self, generation: Generation) -> dict[str, Any]:
-        """Keep the KV of a finished generation under its lease. Returns the parameters that a decode leg needs."""
-        request = generation.request
-        self._offers[generation.name] = Offer(request, dict(zip(request.blocks, generation.held_contents(), strict=True)))
-        self._watch_leases()
-        return {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_block_ids": list(request.blocks),
-            "remote_engine_id": self.engine_id,
-            "remote_request_id": generation.name,
-            "remote_host": self.settings.host,
-            "remote_port": self.side_port,
-            "tp_size": self.settings.perf.tensor_parallel,
-            "remote_num_tokens": request.computed,
-        }
-
-    def read(self, name: str, blocks: Sequence[int]) -> list[int]:
-        """What a peer finds in these blocks of an offer: its KV, or whatever is there once the offer is gone."""
-        offer = self._offers.get(name)
-        if offer is None:
-            return content.garbage(f"{self.engine_id}:gone", blocks)
-        lost = content.garbage(f"{self.engine_id}:other", blocks)
-        return [offer.contents.get(block, wrong) for block, wrong in zip(blocks, lost, strict=True)]
-
-    def pulled_by_peer(self, name: str) -> None:
-        """A peer tells that it has the KV of an offer."""
-        offer = self._offers.pop(name, None)
-        if offer is None:
-            self.measures.add("late_notifications", 1)
-        else:
-            self.scheduler.release(offer.request.id)
-            self._wake()
-
-    def renew(self, name: str) -> None:
-        """A peer's request still waits: a new lease, if the old one has not ended."""
-        offer = self._offers.get(name)
-        if offer:
-            offer.request.lease_until = self._new_lease()
-
-    def _new_lease(self) -> float:
-        """When a lease that begins now ends."""
-        now, lease_s = self.clock.time(), self.settings.kv_lease_s
-        early = self.faults.get("expire_early", now)
-        return now + (min(lease_s, early["lease_s"]) if early else lease_s)
-
-    def _watch_leases(self) -> None:
-        if self._lease_timer is None and self.scheduler.held:
-            first = min(request.lease_until for request in self.scheduler.held.values())
-            self._lease_timer = self.clock.call_at(first, self._expire)
-
-    def _expire(self) -> None:
-        self._lease_timer = None
-        gone = {request.id for request in self.scheduler.expire(self.clock.time())}
-        if gone:
-            self.measures.add("leases_expired", len(gone))
-            self._offers = {name: offer for name, offer in self._offers.items() if offer.request.id not in gone}
-            self._wake()
-        self._watch_leases()
 
     # --- faults -----------------------------------------------------------------------------------------------------------
 
@@ -359,7 +228,7 @@ class Engine:
                 case "leak_blocks":
                     self._leak(values["blocks"])
                 case "expire_early":
-                    self._shorten_leases()
+                    self.offers.shorten()
 
     def clear_faults(self, name: str | None = None) -> None:
         """End one, or all."""
@@ -377,14 +246,6 @@ class Engine:
         pool = self.scheduler.pool
         pool.give_back(self._leaked)
         self._leaked = pool.take(min(blocks, pool.free)) or []
-
-    def _shorten_leases(self) -> None:
-        for request in self.scheduler.held.values():
-            request.lease_until = min(request.lease_until, self._new_lease())
-        if self._lease_timer:
-            self._lease_timer.cancel()
-            self._lease_timer = None
-        self._watch_leases()
 
     def reset_prefix_cache(self, running: bool) -> bool:
         """vLLM's, see Scheduler.reset_prefix_cache. Told as an event with the next step."""
@@ -425,17 +286,3 @@ class Engine:
             "memory": dict.fromkeys(settings.gpus, memory),
             "power": dict.fromkeys(settings.gpus, settings.perf.power_w(busy.tensor, busy.dram)),
         }
-
-
-def _cache_config(settings: Settings) -> dict[str, str]:
-    """The labels of vllm:cache_config_info that describe a simulated cache."""
-    limits = settings.limits
-    return {
-        "block_size": str(limits.block_size),
-        "cache_dtype": settings.kv_dtype,
-        "enable_prefix_caching": str(limits.prefix_caching),
-        "gpu_memory_utilization": str(settings.gpu_memory_utilization),
-        "kv_cache_layout": "None",
-        "kv_cache_size_tokens": str(limits.num_blocks * limits.block_size),
-        "num_gpu_blocks": str(limits.num_blocks),
-    }

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from controlplane.core.links import SharedLink
 from workers.engines.simulated import content
+from workers.engines.simulated.accounts import Pulled
 from workers.engines.simulated.clock import Clock, Timer
-from workers.engines.simulated.engine import Engine, Pulled
+from workers.engines.simulated.engine import Engine
 from workers.engines.simulated.generation import Generation, RemoteKv
 
 RENEWALS_PER_LEASE = 3
@@ -111,8 +112,8 @@ class _Port:
         del pull.source.outgoing[pull]
         pull.source.share_out()
         self.watch()
-        found = pull.source.engine.read(pull.remote.request, pull.blocks)
-        pull.source.engine.pulled_by_peer(pull.remote.request)
+        found = pull.source.engine.offers.read(pull.remote.request, pull.blocks)
+        pull.source.engine.offers.pulled(pull.remote.request)
         generation = pull.generation
         if generation in self.waiting:
             block_size = self.engine.settings.limits.block_size
@@ -125,5 +126,5 @@ class _Port:
         remote = generation.remote
         source = self.fabric.ports.get(remote.engine) if remote else None
         if remote and source:
-            source.engine.renew(remote.request)
+            source.engine.offers.renew(remote.request)
         self.expect(generation)

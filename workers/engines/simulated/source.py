@@ -36,9 +36,9 @@ class KvSource:
             case "stop":
                 self._stop(side, whole(message, "transfer"))
             case "done":
-                self._engine.pulled_by_peer(text(message, "request"))
+                self._engine.offers.pulled(text(message, "request"))
             case "renew":
-                self._engine.renew(text(message, "request"))
+                self._engine.offers.renew(text(message, "request"))
             case other:
                 raise BadMessage(f"unknown message {other:.20}")
 
@@ -58,7 +58,7 @@ class KvSource:
         active = self._active.get((side, number))
         if active:
             name, blocks = active
-            contents = content.garbage(f"corrupted:{name}", blocks) if corrupt else self._engine.read(name, blocks)
+            contents = content.garbage(f"corrupted:{name}", blocks) if corrupt else self._engine.offers.read(name, blocks)
             side.send("kv", transfer=number, contents=contents)
             self._stop(side, number)
 
