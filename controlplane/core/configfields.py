@@ -19,7 +19,7 @@ DTYPE_BYTES: Mapping[str, int] = {
     "float8_e4m3fn": 1,
 }
 MAX_COUNT = 1 << 31
-MAX_LAYERS = 4096
+MAX_LAYERS = 1024
 """Far above any model; a config that says more would cost memory for nothing."""
 
 

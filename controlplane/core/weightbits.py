@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.core.configfields import ConfigRefused
 
 BASE = "quantization_config"
 _SKIP_FIELDS = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules")
-_SAFE_REGEX = re.compile(r"[\w.*$^\\|()-]{1,200}")
-"""A config comes from outside: only patterns that cannot make matching slow."""
-_MAX_STARS = 4
+_SIMPLE = re.compile(r"[\w.$^\\|()-]{0,200}")
+"""A piece of a pattern between two ".*": a config comes from outside, and nothing in it may make matching slow."""
+_GROUP = re.compile(r"\([^()]*\)")
+MAX_PATTERNS = 64
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,33 @@ class Storage:
     cache_bytes: int = 0
     """Bytes per number of the KV cache that the checkpoint asks for, 0: none."""
     experts_only: bool = False
-    skipped: tuple[Callable[[str], bool], ...] = ()
+    skipped: Skipped = field(default_factory=lambda: Skipped(frozenset(), (), ()))
 
     def of(self, *modules: str, expert: bool = False) -> float:
         """Mean bytes per weight over modules of equal size, named as in the checkpoint."""
         if self.experts_only and not expert:
             return self.plain_bytes
-        plain = sum(any(skip(module) for skip in self.skipped) for module in modules)
+        plain = sum(self.skipped.holds(module) for module in modules)
         return (plain * self.plain_bytes + (len(modules) - plain) * self.quantised_bytes) / len(modules)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Modules that are not quantised: named, or held by one that is named; "*" stands for any one name."""
+
+    names: frozenset[tuple[str, ...]]
+    starred: tuple[tuple[str, ...], ...]
+    patterns: tuple[tuple[re.Pattern[str], ...], ...]
+    """Each as the pieces between its ".*", to be found one after the other."""
+
+    def holds(self, module: str) -> bool:
+        parts = tuple(module.split("."))
+        spans = [parts[start:end] for start in range(len(parts)) for end in range(start + 1, len(parts) + 1)]
+        return (
+            any(span in self.names for span in spans)
+            or any(_alike(wanted, span) for wanted in self.starred for span in spans)
+            or any(_matches(pieces, module) for pieces in self.patterns)
+        )
 
 
 def read_storage(config: object, plain_bytes: int) -> Storage:
@@ -52,8 +72,7 @@ def read_storage(config: object, plain_bytes: int) -> Storage:
         known = ", ".join(sorted(_METHODS))
         raise ConfigRefused(f"{BASE}.quant_method", f"{method[:40]!r} is not supported (known: {known})")
     size, compute_bits = read(config)
-    skipped = tuple(_skip(name, field) for field in _SKIP_FIELDS for name in _strings(config, field))
-    return Storage(size, plain_bytes, compute_bits, _cache_bytes(config), method == "mxfp4", skipped)
+    return Storage(size, plain_bytes, compute_bits, _cache_bytes(config), method == "mxfp4", _skipped(config))
 
 
 def _fp8(config: Mapping[str, Any]) -> tuple[float, int]:
@@ -175,22 +194,34 @@ def _strings(config: Mapping[str, Any], field: str) -> list[str]:
     return names
 
 
-def _skip(pattern: str, field: str) -> Callable[[str], bool]:
-    """A test whether a module is meant: "re:…" as compressed-tensors writes it, else the name of it or of what holds it."""
-    if not pattern.startswith("re:"):
-        wanted = [part for part in pattern.split(".") if part]
-        return lambda module: _within(wanted, module.split("."))
-    text = pattern.removeprefix("re:")
-    if not _SAFE_REGEX.fullmatch(text) or text.count("*") > _MAX_STARS or "**" in text or ")*" in text:
-        raise ConfigRefused(f"{BASE}.{field}", f"the pattern {pattern!r:.80} is not supported (names, '.', '.*', '$')")
+def _skipped(config: Mapping[str, Any]) -> Skipped:
+    named = {(name, each) for each in _SKIP_FIELDS for name in _strings(config, each)}
+    plain = {tuple(filter(None, name.split("."))) for name, _ in named if not name.startswith("re:")}
+    starred = tuple(sorted(name for name in plain if "*" in name))
+    patterns = tuple(_pieces(name, each) for name, each in sorted(named) if name.startswith("re:"))
+    if len(starred) + len(patterns) > MAX_PATTERNS:
+        raise ConfigRefused(BASE, f"more than {MAX_PATTERNS} patterns of modules that are not quantised")
+    return Skipped(frozenset(plain), starred, patterns)
+
+
+def _pieces(name: str, field: str) -> tuple[re.Pattern[str], ...]:
+    """The pieces of a regular expression as compressed-tensors writes it after "re:"."""
+    pieces = name.removeprefix("re:").split(".*")
+    if not all(_SIMPLE.fullmatch(piece) and "|" not in _GROUP.sub("", piece) for piece in pieces):
+        raise ConfigRefused(f"{BASE}.{field}", f"the pattern {name!r:.80} is not supported (names, '.', '.*', '|', '$')")
     try:
-        compiled = re.compile(text)
+        return tuple(re.compile(piece) for piece in pieces)
     except re.error as error:
-        raise ConfigRefused(f"{BASE}.{field}", f"the pattern {pattern!r:.80} is wrong: {error}") from None
-    return lambda module: compiled.match(module) is not None
+        raise ConfigRefused(f"{BASE}.{field}", f"the pattern {name!r:.80} is wrong: {error}") from None
 
 
-def _within(wanted: list[str], parts: list[str]) -> bool:
-    """Whether `wanted` names a module on the way to this one; "*" stands for any one name."""
-    starts = range(len(parts) - len(wanted) + 1) if wanted else ()
-    return any(all(want in ("*", part) for want, part in zip(wanted, parts[start:], strict=False)) for start in starts)
+def _matches(pieces: tuple[re.Pattern[str], ...], module: str) -> bool:
+    """Whether the pieces follow each other in the module's name, the first at its start: linear in its length."""
+    found = pieces[0].match(module)
+    for piece in pieces[1:]:
+        found = piece.search(module, found.end()) if found else None
+    return found is not None
+
+
+def _alike(wanted: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    return len(wanted) == len(parts) and all(want in ("*", part) for want, part in zip(wanted, parts, strict=True))

@@ -249,3 +249,77 @@ def test_a_bad_value_of_any_field_ends_in_nothing_but_a_refusal(name: str) -> No
                 read_shape({**document, "text_config": changed} if inner is not document else changed)
             except ConfigRefused as refused:
                 assert refused.field
+
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.mark.parametrize("field", sorted(LLAMA))
+def test_a_missing_field_of_a_plain_model_is_named(field: str) -> None:
+    with pytest.raises(ConfigRefused) as refused:
+        read_shape({name: value for name, value in LLAMA.items() if name != field})
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"model_type": "somebody_new"}, "model_type"),
+        ({"model_type": 5}, "model_type"),
+        ({"layer_types": "full"}, "layer_types"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_hidden_layers": -3}, "num_hidden_layers"),
+        ({"num_hidden_layers": True}, "num_hidden_layers"),
+        ({"num_hidden_layers": "80"}, "num_hidden_layers"),
+        ({"num_hidden_layers": float("nan")}, "num_hidden_layers"),
+        ({"num_key_value_heads": 7}, "num_key_value_heads"),
+        ({"num_attention_heads": 48, "num_key_value_heads": 48}, "head_dim"),
+        ({"torch_dtype": "int3"}, "torch_dtype"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"text_config": 5}, "text_config"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_field(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigRefused) as refused:
+        read_shape(LLAMA | change)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (None, 327_680),
+        ("auto", 327_680),
+        ("fp8", 163_840),
+        ("fp8_e5m2", 163_840),
+        ("float32", 655_360),
+        ("torch.float16", 327_680),
+    ],
+)
+def test_kv_types_have_their_sizes(dtype: str | None, expected: int) -> None:
+    assert kv_bytes_of_shape(read_shape(LLAMA), dtype) == expected
+
+
+@pytest.mark.parametrize("dtype", ["int1", "", 8, None, ["fp8"]])
+def test_an_unknown_type_is_refused(dtype: Any) -> None:
+    if dtype is not None:
+        with pytest.raises(ConfigRefused, match="unknown data type"):
+            kv_bytes_of_shape(read_shape(LLAMA), dtype)
+    with pytest.raises(ConfigRefused):
+        read_shape(LLAMA | {"torch_dtype": dtype})
+
+
+@pytest.mark.parametrize("document", [[1, 2], "llama", None, 5])
+def test_a_document_that_is_no_object_is_refused(document: Any) -> None:
+    with pytest.raises(ConfigRefused) as refused:
+        read_shape(document)
+    assert refused.value.field == "document"

@@ -62,6 +62,8 @@ def test_a_weight_takes_its_bits_and_a_share_of_its_groups_scales(
         ("model.layers.3", 3),
         ("model.layers.*.self_attn", None),
         ("self_attn", None),
+        ("model.layers.3.*.q_proj", 3),
+        ("re:model\\.layers\\.3\\..*q_proj$", 3),
         ("re:.*self_attn.*", None),
         ("re:.*\\.(self_attn|mlp)\\.q_proj$", None),
     ],
@@ -149,8 +151,9 @@ def test_a_checkpoint_may_ask_for_an_fp8_cache(more: dict[str, Any], kv_bytes: i
         ({"quant_method": "fp8", "ignored_layers": "lm_head"}, ".ignored_layers"),
         ({"quant_method": "fp8", "ignore": ["re:(a*)*$"]}, ".ignore"),
         ({"quant_method": "fp8", "ignore": ["re:(a+)+$"]}, ".ignore"),
-        ({"quant_method": "fp8", "ignore": ["re:.*.*.*.*.*x"]}, ".ignore"),
+        ({"quant_method": "fp8", "ignore": [f"re:.*a{number}" for number in range(65)]}, ""),
         ({"quant_method": "fp8", "ignore": ["re:(a"]}, ".ignore"),
+        ({"quant_method": "fp8", "ignore": ["re:a|.*b"]}, ".ignore"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_field(quantisation: Any, field: str) -> None:
