@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -63,6 +64,11 @@ class BlockCounts:
                 break
             found.append(block)
         return found
+
+    def hits(self, keys: Sequence[int], limit: int) -> int:
+        """How many `hit` would find. As a prefix's end goes before its start, the known keys of a chain are its first ones,
+        and the last of them is found by halving."""
+        return bisect_left(keys, True, hi=min(limit, len(keys)), key=lambda key: key not in self._block_of)
 
     def idle_among(self, blocks: Sequence[Known]) -> int:
         return sum(not block.owners for block in blocks)

@@ -65,7 +65,7 @@ class MergedEngine:
     def hit_tokens(self, keys: Sequence[int], prompt_tokens: int, now: float) -> int:
         self._catch_up(now)
         size = self._limits.block_size
-        return len(self._blocks.hit(keys, (prompt_tokens - 1) // size)) * size
+        return self._blocks.hits(keys, (prompt_tokens - 1) // size) * size
 
     # --- runs -------------------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ def test_counted_blocks_behave_as_the_block_pool(blocks: int, actions: list[tupl
         else:
             keys = [family * 100 + index for index in range(min(keyed, wanted))]
             hit, also = pool.hit(keys, len(keys)), counts.hit(keys, len(keys))
-            assert len(hit) == len(also)
+            assert len(hit) == len(also) == counts.hits(keys, len(keys))
             assert pool.idle_among(hit) == counts.idle_among(also)
             if wanted - len(hit) + pool.idle_among(hit) > pool.free:
                 continue
