@@ -1,0 +1,160 @@
+"""Which engine probably holds the KV cache of which prefix, from what a router itself has sent there. Approximate, bounded.
+
+A prompt is a chain of blocks; a block's key is an integer hash of its content chained to its predecessor's key, so that
+equal keys mean equal prefixes. Hashing happens outside. Each engine forgets as an engine does: least recently used first,
+the end of a prefix before its start, no more blocks than its cache has. A `Holder` belongs to one incarnation of an engine:
+close it when the engine is replaced. Pure: times come in as numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+MAX_BLOCKS = 100_000
+"""Entries of all engines together; about 200 bytes each."""
+
+SPARE = 16
+"""A full holder lets 1/16 of its blocks go at once: the oldest entry of a dict is cheap to find only now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A prompt as its chain of whole blocks."""
+
+    keys: Sequence[int] = ()
+    ends: Sequence[int] = ()
+    """Where each block ends, in any unit; may go on beyond `keys`."""
+    size: int = 1
+    """Of the whole prompt, in the unit of `ends`; at least 1."""
+
+    def tokens(self, blocks: int, prompt_tokens: int) -> int:
+        """How many of a prompt's tokens its first `blocks` blocks are."""
+        return prompt_tokens * self.ends[blocks - 1] // self.size if blocks else 0
+
+
+NO_PREFIX = Prefix()
+
+
+class Holder:
+    """What one incarnation of an engine holds. Made by `KvIndex.add`."""
+
+    __slots__ = ("_bit", "_index", "capacity", "held", "name")
+
+    def __init__(self, index: KvIndex, bit: int, name: str, capacity: int) -> None:
+        self.name = name
+        self.capacity = capacity
+        """Blocks its cache has; 0: not known. May be set at any time."""
+        self.held: dict[int, float] = {}
+        """Key -> when it was last used; the least recently used first."""
+        self._index = index
+        self._bit = bit
+        """0 once closed."""
+
+    def insert(self, keys: Sequence[int], now: float) -> None:
+        """The engine computes or has fetched this prefix: its blocks are the most recently used. Nothing once closed."""
+        if not self._bit:
+            return
+        limit = self._index.limit(self)
+        held, holders, bit = self.held, self._index.holders, self._bit
+        for key in reversed(keys[:limit]):
+            if held.pop(key, None) is None:
+                holders[key] = holders.get(key, 0) | bit
+            held[key] = now
+        if len(held) > limit:
+            self._drop(len(held) - limit + limit // SPARE)
+
+    def trim(self) -> None:
+        """Forgets what is more than it may hold."""
+        self._drop(max(0, len(self.held) - self._index.limit(self)))
+
+    def expire(self, before: float) -> None:
+        """Forgets what was last used before that time."""
+        count = 0
+        for at in self.held.values():
+            if at >= before:
+                break
+            count += 1
+        self._drop(count)
+
+    def forget(self) -> None:
+        """Forgets everything: the engine lost its cache."""
+        self._drop(len(self.held))
+
+    def close(self) -> None:
+        """The engine is gone or replaced. Its place can be given to another."""
+        self.forget()
+        bit, self._bit = self._bit, 0
+        if bit:
+            self._index.release(bit)
+
+    def _drop(self, count: int) -> None:
+        held, holders, bit = self.held, self._index.holders, self._bit
+        for key in list(islice(held, count)):
+            del held[key]
+            left = holders[key] & ~bit
+            if left:
+                holders[key] = left
+            else:
+                del holders[key]
+
+
+class KvIndex:
+    """All engines of one router. Every operation costs time in proportion to the chain, whatever the number of engines."""
+
+    def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
+        self.max_blocks = max_blocks
+        self.holders: dict[int, int] = {}
+        """Key -> the bits of the engines that hold it; never 0."""
+        self._by_bit: dict[int, Holder] = {}
+
+    def add(self, name: str, capacity: int = 0) -> Holder:
+        """A new engine, which holds nothing yet."""
+        bit = 1
+        while bit in self._by_bit:
+            bit <<= 1
+        holder = self._by_bit[bit] = Holder(self, bit, name, capacity)
+        for other in self._by_bit.values():
+            other.trim()  # each one's share of the whole is smaller now
+        return holder
+
+    def release(self, bit: int) -> None:
+        self._by_bit.pop(bit, None)
+
+    def limit(self, holder: Holder) -> int:
+        """The most blocks it may hold: its capacity, and no more than its share of the whole."""
+        share = self.max_blocks // max(1, len(self._by_bit))
+        return min(holder.capacity, share) if holder.capacity else share
+
+    def match(self, keys: Sequence[int]) -> dict[Holder, int]:
+        """How many of the first blocks each engine holds; engines that hold none are left out."""
+        found: dict[Holder, int] = {}
+        alive, depth = -1, 0
+        for key in keys:
+            holding = alive & self.holders.get(key, 0)
+            if holding != alive:
+                if depth:
+                    self._note(found, alive & ~holding, depth)
+                alive = holding
+                if not alive:
+                    return found
+            depth += 1
+        if depth:
+            self._note(found, alive, depth)
+        return found
+
+    def _note(self, found: dict[Holder, int], bits: int, depth: int) -> None:
+        while bits:
+            bit = bits & -bits
+            found[self._by_bit[bit]] = depth
+            bits ^= bit
+
+    def expire(self, before: float) -> None:
+        """Forgets all that was last used before that time."""
+        for holder in self._by_bit.values():
+            holder.expire(before)
+
+    def __len__(self) -> int:
+        """Entries of all engines together."""
+        return sum(len(holder.held) for holder in self._by_bit.values())
