@@ -12,16 +12,23 @@ from functools import cached_property
 from typing import Any, Literal
 
 from controlplane.core import gpus as gpu_table
+from controlplane.core import kvsize
 from controlplane.core.forecast import ForecastRefused, Settings
 from controlplane.core.layout import MAX_TENSOR_PARALLEL, Layout
-from controlplane.core.modelconfig import dtype_bytes, read_shape
 from controlplane.core.protocol import Mode, Role, Slo
 from controlplane.core.shapes import Shape
 from controlplane.physics import checks
+from controlplane.physics.phases import stored_shape
 from controlplane.physics.traffic import MAX_TOKENS, Traffic
+from controlplane.physics.workload import NO_LIMIT
 
 Asked = Mode | Literal["compare"]
 MODES: tuple[Asked, ...] = ("monolithic", "disaggregated", "conditional", "compare")
+Saturate = Literal["steady", "p99"]
+SATURATE: tuple[Saturate, ...] = ("steady", "p99")
+MAX_NUM_SEQS = 1024
+MAX_NUM_BATCHED_TOKENS = 8192
+"""vLLM's own for a server on GPUs of 80 GB and more."""
 
 MAX_GPUS = 4096
 MAX_SEEDS = 30
@@ -72,7 +79,8 @@ class ForecastRequest:
     """One question. `layouts`, if there are any, are simulated as they are, and `hardware` and `mode` are not looked at.
 
     `model` is the name for people, `config` the parsed config.json. `saturate`: the highest rate within `slo` instead of the
-    traffic's own. `network_gbps`: of each engine, None for its GPU's own card. `prices`: US$ per GPU-hour by kind.
+    traffic's own, `steady` when the means keep it (steady.py), `p99` when both p99s of a simulation do. `network_gbps`: of
+    each engine, None for its GPU's own card. `prices`: US$ per GPU-hour by kind.
     """
 
     model: str
@@ -83,17 +91,23 @@ class ForecastRequest:
     layouts: tuple[Layout, ...] = ()
     mode: Asked = "compare"
     seeds: int = 3
-    saturate: bool = False
+    saturate: Saturate | None = None
     network_gbps: float | None = None
     prefix_cached: int = 0
+    """Leading tokens that all prompts share and every engine holds."""
     prices: Mapping[str, float] = field(default_factory=dict)
-    kv_dtype: str | None = None
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
+    weights: str = "auto"
+    """Type of the weights, one of phases.WEIGHTS."""
+    kv_dtype: str = "auto"
+    max_num_seqs: int = MAX_NUM_SEQS
+    max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS
 
     def __post_init__(self) -> None:
         checks.one_of("mode", self.mode, MODES)
+        if self.saturate is not None:
+            checks.one_of("saturate", self.saturate, SATURATE)
         checks.whole("seeds", self.seeds, 1, MAX_SEEDS)
+        kvsize.transfer_bytes_per_token(self.shape, self.kv_dtype)
         checks.positive("slo-ttft", self.slo.ttft_ms, MAX_MS, "ms")
         checks.positive("slo-itl", self.slo.itl_ms, MAX_MS, "ms")
         checks.whole("prefix-cached", self.prefix_cached, 0, MAX_TOKENS)
@@ -101,18 +115,16 @@ class ForecastRequest:
         checks.whole("max-num-batched-tokens", self.max_num_batched_tokens, 1, 1 << 20)
         if self.network_gbps is not None:
             checks.positive("network-gbps", self.network_gbps, MAX_GBPS, "Gb/s")
-        if self.kv_dtype is not None:
-            dtype_bytes(self.kv_dtype)
         self._check_layouts()
         self._check_prefix()
         for kind, price in self.prices.items():
             gpu_table.gpu(kind)
             checks.positive(f"price of {kind}", price, MAX_PRICE, "US$/h")
-        _ = self.shape
+        self._check_length()
 
     @cached_property
     def shape(self) -> Shape:
-        return read_shape(self.config)
+        return stored_shape(self.config, self.weights)
 
     @property
     def settings(self) -> Settings:
@@ -134,6 +146,23 @@ class ForecastRequest:
     def price(self, kind: str) -> float:
         """US$ per GPU-hour."""
         return self.prices.get(kind, gpu_table.gpu(kind).price_per_hour)
+
+    @property
+    def every_price(self) -> dict[str, float]:
+        """US$ per GPU-hour of every kind."""
+        return {kind: self.price(kind) for kind in gpu_table.GPUS}
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a prompt with its answer."""
+        return self.shape.max_positions or NO_LIMIT
+
+    def _check_length(self) -> None:
+        mean = self.traffic.prompt_tokens + self.traffic.output_tokens
+        if mean > self.most_tokens:
+            raise ForecastRefused(
+                f"prompt and answer have {mean:,.0f} tokens on average, more than the model's {self.most_tokens:,}"
+            )
 
     def _check_layouts(self) -> None:
         if len(self.layouts) > MAX_LAYOUTS:

@@ -36,7 +36,10 @@ _ACTIVITIES = (
     "preemptions",
     "cached_share",
 )
-_CURVE = (0.0, 0.005, 0.01, *(step / 40 for step in range(1, 39)), 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
+_CURVE = (
+    *(step / 40 for step in range(38)),
+    *(0.95, 0.96, 0.97, 0.975, 0.98, 0.985, 0.988, 0.99, 0.9925, 0.995, 0.9965, 0.998, 0.999, 0.9995),
+)
 """Shares of requests or tokens at which a distribution is told."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from controlplane.core.forecast import Forecast, Settings
 from controlplane.core.layout import Layout, split
@@ -21,22 +22,33 @@ NEAR = 0.005
 
 @dataclass(frozen=True)
 class Score:
-    """How good a layout is under a workload. `value`: requests within the SLO per US$; `strain`: the larger of p99 TTFT and
-    p99 ITL, each over its target (infinite when nothing was served)."""
+    """How good a layout is under a workload. `value`: requests within the SLO per US$; `strain`: the larger of TTFT and ITL,
+    each over its limit, at p99 or (in steady state) on average; infinite when nothing was served."""
 
     value: float
     strain: float
 
     def beats(self, other: Score) -> bool:
         """Whether this one is the better choice."""
-        if abs(self.value - other.value) > NEAR * max(self.value, other.value):
-            return self.value > other.value
-        return self.strain < other.strain
+        return self.strain < other.strain if self.ties(other) else self.value > other.value
+
+    def ties(self, other: Score) -> bool:
+        """Whether the values are too near to choose by."""
+        return abs(self.value - other.value) <= NEAR * max(self.value, other.value)
 
 
-def score(forecast: Forecast, slo: Slo) -> Score:
-    """The score of a forecast made with real prices (above 0)."""
-    per_dollar = forecast.goodput.value * 3600 / forecast.cost_per_hour
+def mean_score(scores: Sequence[Score]) -> Score:
+    """Over seeds."""
+    return Score(fmean(each.value for each in scores), fmean(each.strain for each in scores))
+
+
+def score(forecast: Forecast, slo: Slo, rate: float) -> Score:
+    """The score of a forecast for `rate` offered requests/s, made with prices above 0.
+
+    What counts is the share of the arrivals within the SLO. After the last arrival a slow layout works on, and a rate over
+    all that time would hold a short run's end against it.
+    """
+    per_dollar = forecast.attained.value * rate * 3600 / forecast.cost_per_hour
     if forecast.ttft_ms is None:
         return Score(per_dollar, float("inf"))
     itl = forecast.itl_ms.p99.value if forecast.itl_ms else 0.0

@@ -1,4 +1,4 @@
-"""The requests a forecast is made for, ready to be simulated at any rate: drawn from distributions, or recorded."""
+"""The requests a forecast is made for: drawn from distributions, or recorded."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ MAX_TOKENS = 2_000_000
 MAX_RATE = 100_000.0
 MAX_SECONDS = 86_400.0
 MAX_CV = 10.0
+MOST_AT_RATE = 20_000
+"""Requests that are drawn for a rate that was found."""
+PATTERN_REQUESTS = 4000
+"""Enough for the mean of lengths that vary."""
 
 
 class Traffic(Protocol):
@@ -35,8 +39,16 @@ class Traffic(Protocol):
     @property
     def random(self) -> bool: ...
 
-    def arrivals(self, seed: int, rate: float | None = None) -> tuple[Arrival, ...]:
-        """The requests of a seed; at another rate the same ones, sooner or later."""
+    def arrivals(self, seed: int, most_tokens: int) -> tuple[Arrival, ...]:
+        """The requests of a seed. Drawn ones have at most `most_tokens` tokens, answer included; recorded ones are facts."""
+        ...
+
+    def pattern(self, seed: int, most_tokens: int) -> tuple[Arrival, ...]:
+        """The same, long enough to be repeated at any rate."""
+        ...
+
+    def at_rate(self, rate: float) -> Traffic:
+        """Such requests at another rate."""
         ...
 
     def document(self) -> dict[str, Any]:
@@ -89,8 +101,16 @@ class Drawn:
     def random(self) -> bool:
         return self.distribution.arrival != "constant" or self.distribution.length_cv > 0
 
-    def arrivals(self, seed: int, rate: float | None = None) -> tuple[Arrival, ...]:
-        return draw(self.distribution if rate is None else replace(self.distribution, rate=rate), seed)
+    def arrivals(self, seed: int, most_tokens: int) -> tuple[Arrival, ...]:
+        return draw(self.distribution, seed, most_tokens)
+
+    def pattern(self, seed: int, most_tokens: int) -> tuple[Arrival, ...]:
+        longer = max(self.distribution.seconds, PATTERN_REQUESTS / self.rate)
+        return draw(replace(self.distribution, seconds=longer), seed, most_tokens)
+
+    def at_rate(self, rate: float) -> Drawn:
+        seconds = min(self.distribution.seconds, MOST_AT_RATE / rate)
+        return Drawn(replace(self.distribution, rate=rate, seconds=seconds))
 
     def document(self) -> dict[str, Any]:
         one = self.distribution
@@ -138,11 +158,15 @@ class Recorded:
     def random(self) -> bool:
         return False
 
-    def arrivals(self, seed: int, rate: float | None = None) -> tuple[Arrival, ...]:
-        if rate is None:
-            return self.trace.arrivals
-        slower = self.rate / rate
-        return tuple(each._replace(at_s=each.at_s * slower) for each in self.trace.arrivals)
+    def arrivals(self, seed: int, most_tokens: int) -> tuple[Arrival, ...]:
+        return self.trace.arrivals
+
+    pattern = arrivals
+
+    def at_rate(self, rate: float) -> Recorded:
+        scale = self.rate / rate
+        scaled = tuple(each._replace(at_s=each.at_s * scale) for each in self.trace.arrivals)
+        return Recorded(self.name, replace(self.trace, arrivals=scaled))
 
     def document(self) -> dict[str, Any]:
         return {

@@ -17,15 +17,16 @@ from controlplane.core.forecast import Arrival
 
 ArrivalKind = Literal["poisson", "constant", "gamma"]
 ARRIVAL_KINDS: tuple[ArrivalKind, ...] = ("poisson", "constant", "gamma")
+NO_LIMIT = 1 << 40
 
 
 @dataclass(frozen=True)
 class Distribution:
     """Requests at `rate` per second for `seconds`.
 
-    Lengths are log-normal with these means and the coefficient of variation `length_cv` (0: all equal), at least 1 token and
-    together at most `max_tokens`: answers, then prompts, are cut to it. Gaps are exponential (`poisson`), equal (`constant`)
-    or gamma with the coefficient of variation `arrival_cv` (`gamma`: 1 is poisson, more is burstier).
+    Lengths are log-normal with these means and the coefficient of variation `length_cv` (0: all equal). Gaps are exponential
+    (`poisson`), equal (`constant`) or gamma with the coefficient of variation `arrival_cv` (`gamma`: 1 is poisson, more is
+    burstier).
     """
 
     prompt_tokens: int
@@ -35,7 +36,6 @@ class Distribution:
     length_cv: float = 0.0
     arrival: ArrivalKind = "poisson"
     arrival_cv: float = 1.0
-    max_tokens: int = 1 << 30
 
     @property
     def expected(self) -> int:
@@ -43,8 +43,11 @@ class Distribution:
         return math.ceil(self.rate * self.seconds)
 
 
-def draw(workload: Distribution, seed: int) -> tuple[Arrival, ...]:
-    """The requests of one seed, in the order of time. Never empty: the first arrives at 0 s."""
+def draw(workload: Distribution, seed: int, most_tokens: int = NO_LIMIT) -> tuple[Arrival, ...]:
+    """The requests of one seed, in the order of time. Never empty: the first arrives at 0 s.
+
+    Every length is at least 1 token; answers, then prompts, are cut so that both together have at most `most_tokens`.
+    """
     lengths = random.Random(f"{seed}:lengths")  # noqa: S311 - a simulation's draw, no secret
     gaps = _gaps(workload, random.Random(f"{seed}:gaps"))  # noqa: S311
     arrivals: list[Arrival] = []
@@ -54,8 +57,8 @@ def draw(workload: Distribution, seed: int) -> tuple[Arrival, ...]:
             break
         prompt = _length(workload.prompt_tokens, workload.length_cv, lengths)
         output = _length(workload.output_tokens, workload.length_cv, lengths)
-        output = min(output, workload.max_tokens - 1)
-        arrivals.append(Arrival(at_s, min(prompt, workload.max_tokens - output), output, session=number + 1))
+        output = min(output, most_tokens - 1)
+        arrivals.append(Arrival(at_s, min(prompt, most_tokens - output), output, session=number + 1))
         at_s += next(gaps)
     return tuple(arrivals)
 

@@ -44,13 +44,17 @@ def test_traffic_that_cannot_be_is_refused_by_name(change: dict[str, Any], probl
     assert problem in str(refused.value)
 
 
-def test_a_trace_at_twice_the_rate_brings_the_same_requests_in_half_the_time() -> None:
+def test_a_record_is_the_same_for_every_seed_and_no_request_of_it_is_cut() -> None:
     recorded = Recorded("mooncake", read_trace(TRACE))
     assert recorded.rate == pytest.approx(150 / 54)
-    fast = recorded.arrivals(1, recorded.rate * 2)
-    assert [each[1:] for each in fast] == [each[1:] for each in recorded.arrivals(1)]
-    assert fast[-1].at_s == pytest.approx(27.0)
-    assert recorded.arrivals(7) == recorded.arrivals(8), "a record is the same for every seed"
+    assert recorded.arrivals(7, 100) == recorded.arrivals(8, 100) == recorded.trace.arrivals
+
+
+def test_a_pattern_to_be_repeated_is_long_enough_for_its_lengths() -> None:
+    short = Drawn(replace(STEADY, seconds=1.0, length_cv=1.0))
+    assert len(short.arrivals(1, 4000)) < 30
+    assert len(short.pattern(1, 4000)) > 3500
+    assert short.pattern(1, 4000)[:10] == short.arrivals(1, 4000)[:10]
 
 
 def test_requests_at_one_instant_have_a_rate_too() -> None:

@@ -69,7 +69,7 @@ def test_a_higher_rate_meets_the_same_requests_sooner() -> None:
 
 
 def test_lengths_are_cut_to_what_the_model_takes() -> None:
-    for each in draw(replace(STEADY, length_cv=3.0, max_tokens=1200), 1):
+    for each in draw(replace(STEADY, length_cv=3.0), 1, most_tokens=1200):
         assert each.prompt_tokens >= 1
         assert each.output_tokens >= 1
         assert each.prompt_tokens + each.output_tokens <= 1200
