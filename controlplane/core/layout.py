@@ -24,12 +24,6 @@ WORD_OF_MODE: Mapping[Mode, str] = {mode: word for word, mode in MODE_OF_WORD.it
 MIXED_ROLES: tuple[Role, ...] = ("mixed", "mixed", "mixed", "mixed")
 SPLIT_ROLES: tuple[Role, ...] = ("prefill", "decode")
 """The pools of a split, in the order they are written."""
-ROLES_OF_LAYOUT: Mapping[Mode, tuple[Role, ...]] = {
-    "monolithic": ("mixed",),
-    "disaggregated": SPLIT_ROLES,
-    "conditional": SPLIT_ROLES,
-}
-"""The roles of a mode's pools; a monolithic layout may have several mixed ones."""
 
 EXAMPLES = "agg:8xTP4 or disagg:12xTP2@h100-sxm+2xTP4@h200-sxm"
 
