@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +27,27 @@ ROLE_LETTERS = {"prefill": "p", "decode": "d", "mixed": "m"}
 def rendered(document: Mapping[str, Any]) -> str:
     """The page of a document of `forecasting.forecast`."""
     shown = sheet(document)
-    scripts = {"plotly": get_plotlyjs(), "charts": (FOLDER / "forecast.js").read_text(encoding="utf-8")}
     context = {
         "sheet": shown,
         "columns": [_column(layout) for layout in document["layouts"]],
         "kpis": _kpis(document),
         "facts": facts(document),
         "data": _curves(document),
-        "style": "\n".join([*map(_static, SHEETS), (FOLDER / "forecast.css").read_text(encoding="utf-8")]),
-        "scripts": scripts,
-        "hashes": [_hash(text) for text in scripts.values()],
         "model": document["model"],
     }
+    return standalone("forecast", context)
+
+
+def standalone(name: str, context: Mapping[str, Any], styles: Sequence[str] = ("forecast",)) -> str:
+    """The page of template NAME.html with NAME.js, Plotly and these style sheets of this folder inside."""
+    scripts = {"plotly": get_plotlyjs(), "charts": _own(f"{name}.js")}
+    inside = {
+        "style": "\n".join([*map(_static, SHEETS), *(_own(f"{style}.css") for style in styles)]),
+        "scripts": scripts,
+        "hashes": [_hash(text) for text in scripts.values()],
+    }
     engine = Engine(dirs=[str(FOLDER)], autoescape=True)
-    return engine.get_template("forecast.html").render(Context(context))
+    return engine.get_template(f"{name}.html").render(Context({**context, **inside}))
 
 
 def _column(layout: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,6 +121,10 @@ def _curves(document: Mapping[str, Any]) -> dict[str, Any]:
             for layout in document["layouts"]
         ],
     }
+
+
+def _own(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def _static(name: str) -> str:
