@@ -167,8 +167,8 @@ class Account:
         """`steps` decode steps, the first with contexts that sum to `context_sum`."""
         contexts = steps * context_sum + sequences * (steps * (steps - 1) // 2)
         seconds = steps * line.base_s + line.per_token_s * contexts
-        tensor_s = steps * line.tensor_s
-        dram_s = steps * line.dram_base_s + line.dram_per_token_s * contexts
+        tensor_s = min(seconds, steps * line.tensor_s)
+        dram_s = min(seconds, steps * line.dram_base_s + line.dram_per_token_s * contexts)
         last = context_sum + sequences * (steps - 1)
         first_s = line.base_s + line.per_token_s * context_sum
         last_s = line.base_s + line.per_token_s * last
@@ -179,11 +179,11 @@ class Account:
         totals.dram_busy_s += dram_s
         totals.busy_s += max(tensor_s, dram_s)
         totals.tensor_peak = max(totals.tensor_peak, line.tensor_peak)
-        totals.dram_peak = max(
-            totals.dram_peak,
+        peak = max(
             (line.dram_base_s + line.dram_per_token_s * context_sum) / first_s,
             (line.dram_base_s + line.dram_per_token_s * last) / last_s,
         )
+        totals.dram_peak = max(totals.dram_peak, min(1.0, peak))
         totals.output_tokens += steps * sequences
         self.gaps.add_run(first_s, last_s, steps, sequences)
 

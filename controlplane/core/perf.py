@@ -48,7 +48,8 @@ class StepCost(NamedTuple):
 class DecodeLine(NamedTuple):
     """Steps of a fixed number of decode sequences, as a line in the sum of their contexts: a step costs `base_s +
     per_token_s * context_sum` seconds, exactly as `PhaseModel.step` says, while context_sum < `until_context` (infinite
-    where the line never bends). `*_s` of tensor and DRAM are busy seconds: activity times seconds."""
+    where the line never bends). `*_s` of tensor and DRAM are busy seconds: activity times seconds, before a step caps its
+    activity at 1 (whole tiles of few rows can ask for more FLOPs than fit a step whose bytes are quick)."""
 
     base_s: float
     per_token_s: float

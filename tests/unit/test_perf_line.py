@@ -41,8 +41,9 @@ def test_the_line_of_decodes_is_the_step_itself(
     on_it = start + along * (min(line.until_context, 2.0 * start) - start) * 0.999
     cost = phases.step((), batch, on_it)
     assert line.base_s + line.per_token_s * on_it == pytest.approx(cost.seconds, rel=1e-9)
-    assert line.dram_base_s + line.dram_per_token_s * on_it == pytest.approx(cost.dram * cost.seconds, rel=1e-9)
-    assert line.tensor_s == pytest.approx(cost.tensor * cost.seconds, rel=1e-9)
+    dram_s = line.dram_base_s + line.dram_per_token_s * on_it
+    assert min(dram_s, cost.seconds) == pytest.approx(cost.dram * cost.seconds, rel=1e-9)
+    assert min(line.tensor_s, cost.seconds) == pytest.approx(cost.tensor * cost.seconds, rel=1e-9)
 
 
 @given(shapes, stacks, chunks, st.integers(0, 256), contexts, st.floats(1.0, 4.0))
