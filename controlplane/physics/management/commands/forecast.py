@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from controlplane.core.forecast import ForecastRefused
 from controlplane.core.gpus import UnknownGpu
@@ -21,7 +16,8 @@ from controlplane.core.layout import LayoutRefused
 from controlplane.core.modelconfig import ConfigRefused
 from controlplane.core.perf import DoesNotFit
 from controlplane.physics import forecastoptions, page
-from controlplane.physics.forecasting import Report, forecast
+from controlplane.physics.commandline import check_writable, progress
+from controlplane.physics.forecasting import forecast
 from controlplane.physics.forecastrows import sheet
 from controlplane.physics.forecasttable import printable, rendered
 from controlplane.physics.traces import TraceRefused
@@ -57,9 +53,9 @@ class Command(BaseCommand):
         target: Path | None = options["html"]
         try:
             if target:
-                _check_writable(target)
+                check_writable(target)
             asked = forecastoptions.asked(options)
-            with _progress(shown=self.stderr.isatty() and not options["json"]) as report:
+            with progress(shown=self.stderr.isatty() and not options["json"]) as report:
                 document = forecast(asked, report)
             if target:
                 target.write_text(page.rendered(document), encoding="utf-8")
@@ -72,27 +68,3 @@ class Command(BaseCommand):
     def _table(self, document: dict[str, Any]) -> str:
         color = self.stdout.isatty() and self.style.SUCCESS("x") != "x"
         return rendered(sheet(document), shutil.get_terminal_size((120, 40)).columns, color)
-
-
-def _check_writable(target: Path) -> None:
-    """Raises CommandError if `target` cannot become a file, before anybody waits for what shall be in it."""
-    shown = f"--html: {printable(str(target))}"
-    if target.is_dir():
-        raise CommandError(f"{shown} is a folder; name a file in it")
-    if not target.parent.is_dir():
-        raise CommandError(f"{shown}: there is no such folder; make it first")
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise CommandError(f"{shown} may not be written; name another file")
-
-
-@contextmanager
-def _progress(shown: bool) -> Iterator[Report]:
-    """A bar on standard error while the forecast is made."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as bar:
-        task = bar.add_task("reading", total=None)
-
-        def report(what: str, share: float | None) -> None:
-            bar.update(task, description=what, total=None if share is None else 1.0, completed=share or 0.0)
-
-        yield report
