@@ -128,10 +128,11 @@ def _check_arrivals(arrivals: Sequence[Arrival], settings: Settings) -> None:
             )
             raise ForecastRefused(f"arrival {number}: its time {arrival.at_s} s {problem}")
         before = arrival.at_s
-        if not (arrival.prompt_tokens >= 1 and arrival.output_tokens >= 1):
+        lengths = arrival.prompt_tokens, arrival.output_tokens
+        if not all(isinstance(tokens, int) and tokens >= 1 for tokens in lengths):
             raise ForecastRefused(
-                f"arrival {number}: prompt and answer need at least one token each, got {arrival.prompt_tokens} and "
-                f"{arrival.output_tokens}"
+                f"arrival {number}: prompt and answer need a whole number of tokens, at least one each, got {lengths[0]} "
+                f"and {lengths[1]}"
             )
     if settings.prefix_cached and any(arrival.prefix for arrival in arrivals):
         raise ForecastRefused("prefix_cached and arrivals with prefixes of their own exclude each other: leave one out")

@@ -59,7 +59,7 @@ class Simulation:
         index, count = 0, len(self._arrivals)
         arrived_s = self._arrivals[0].at_s
         while True:
-            moved_s = self._network.next_end()
+            moved_s = self._network.next_end_s
             engine_s = self._events[0][0] if self._events else math.inf
             now = min(arrived_s, moved_s, engine_s)
             if now == math.inf or now > horizon:
@@ -190,7 +190,7 @@ class Simulation:
         self._network.start(now, leg, source.number, node.number, size)
 
     def _moved(self, now: float) -> None:
-        leg, _, destination = self._network.pop(now)
+        leg, destination = self._network.pop(now)
         leg.loaded_s = now
         node = self._nodes[destination]
         node.engine.loaded(leg)

@@ -21,6 +21,10 @@ Progress = Callable[[float], None]
 """Told the share (0..1) of arrivals that are through, about a hundred times. Whatever it raises ends the simulation."""
 
 
+MOST_TOKENS = 100_000_000
+"""More than any engine holds; larger numbers are slips, and the exact path keeps a list of all blocks."""
+
+
 class ForecastRefused(ValueError):
     """The simulation cannot be run like this; the message names the remedy."""
 
@@ -65,19 +69,15 @@ class Settings:
     """Every step through `core.batching`, as the simulated engine does; otherwise equal decode steps are merged."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
-            if getattr(self, name) < 1:
-                raise ForecastRefused(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in (("max_num_seqs", 1), ("max_num_batched_tokens", 1), ("block_size", 1), ("prefix_cached", 0)):
+            _check_whole(name, getattr(self, name), least)
         for name in ("kv_tokens", "max_model_len"):
-            value = getattr(self, name)
-            if value is not None and value < 2:
-                raise ForecastRefused(f"{name} must be at least 2, got {value}")
+            if getattr(self, name) is not None:
+                _check_whole(name, getattr(self, name), 2)
         for name in ("network_gbps", "horizon_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ForecastRefused(f"{name} must be a positive number, got {value}")
-        if self.prefix_cached < 0:
-            raise ForecastRefused(f"prefix_cached must not be negative, got {self.prefix_cached}")
         if not 0 <= self.prefix_weight < math.inf:
             raise ForecastRefused(f"prefix_weight must be 0 or more, got {self.prefix_weight}")
         if not 0 < self.memory_utilization <= 1:
@@ -87,6 +87,11 @@ class Settings:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must not be below max_num_seqs "
                 f"({self.max_num_seqs}), as vLLM demands: raise the first or lower the second"
             )
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or not least <= value <= MOST_TOKENS:
+        raise ForecastRefused(f"{name} must be a whole number from {least} to {MOST_TOKENS:,}, got {value}")
 
 
 @dataclass(frozen=True)

@@ -247,8 +247,8 @@ def test_whatever_progress_raises_ends_the_simulation() -> None:
         ([Arrival(math.inf, 10, 10)], "arrival 1: its time inf"),
         ([Arrival(-1.0, 10, 10)], "arrival 1: its time -1.0 s must be 0 or more"),
         ([Arrival(2.0, 10, 10), Arrival(1.0, 10, 10)], "arrival 2: its time 1.0 s comes before"),
-        ([Arrival(0.0, 0, 10)], "arrival 1: prompt and answer need at least one token"),
-        ([Arrival(0.0, 10, -3)], "arrival 1: prompt and answer need at least one token"),
+        ([Arrival(0.0, 0, 10)], "arrival 1: prompt and answer need a whole number"),
+        ([Arrival(0.0, 10, -3)], "arrival 1: prompt and answer need a whole number"),
         ([Arrival(0.0, math.nan, 10)], "arrival 1: prompt and answer"),  # type: ignore[arg-type]
     ],
 )
@@ -260,16 +260,19 @@ def test_bad_arrivals_are_named(arrivals: list[Arrival], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be a whole number from 1"),
         ({"max_num_batched_tokens": 100}, "raise the first or lower the second"),
-        ({"block_size": -1}, "block_size must be at least 1"),
+        ({"block_size": -1}, "block_size must be a whole number from 1"),
         ({"network_gbps": math.nan}, "network_gbps must be a positive number"),
         ({"network_gbps": 0}, "network_gbps must be a positive number"),
         ({"horizon_s": -1}, "horizon_s must be a positive number"),
-        ({"prefix_cached": -1}, "prefix_cached must not be negative"),
+        ({"prefix_cached": -1}, "prefix_cached must be a whole number from 0"),
         ({"prefix_weight": math.nan}, "prefix_weight must be 0 or more"),
         ({"memory_utilization": 1.5}, "memory_utilization"),
-        ({"kv_tokens": 1}, "kv_tokens must be at least 2"),
+        ({"kv_tokens": 1}, "kv_tokens must be a whole number from 2"),
+        ({"kv_tokens": 10**12}, "to 100,000,000, got"),
+        ({"max_num_seqs": math.nan}, "max_num_seqs must be a whole number"),
+        ({"max_model_len": 8.5}, "max_model_len must be a whole number"),
         ({"prefix_cached": 100, "kv_tokens": 100}, "leaves none beside 100 cached ones"),
     ],
 )

@@ -123,21 +123,31 @@ requests = st.lists(
     budget=st.integers(12, 300),
     block=st.integers(1, 16),
     room=st.integers(100, 1500),
+    horizon=st.none() | st.floats(0.6, 3),
 )
 @settings(max_examples=150)
 def test_whatever_arrives_merged_and_single_steps_agree_and_no_request_is_lost(
-    requests: list[tuple[float, int, int, int, int]], layout: str, seqs: int, budget: int, block: int, room: int
+    requests: list[tuple[float, int, int, int, int]],
+    layout: str,
+    seqs: int,
+    budget: int,
+    block: int,
+    room: int,
+    horizon: float | None,
 ) -> None:
     arrivals, now = [], 0.0
     for gap, prompt, output, family, keys in requests:
         now += gap
         prefix = tuple(family * 1000 + index for index in range(keys))
         arrivals.append(Arrival(now, prompt, output, prefix))
-    options = Settings(max_num_seqs=seqs, max_num_batched_tokens=budget, block_size=block, kv_tokens=max(room, block))
+    options = Settings(
+        max_num_seqs=seqs, max_num_batched_tokens=budget, block_size=block, kv_tokens=max(room, block), horizon_s=horizon
+    )
     merged, exact = both(layout, arrivals, options)
     for outcome in (merged, exact):
-        assert outcome.arrived == len(arrivals) == len(outcome.served) + sum(outcome.refused.values())
-        assert outcome.unfinished == 0
+        assert outcome.arrived == sum(horizon is None or each.at_s <= horizon for each in arrivals)
+        assert outcome.arrived == len(outcome.served) + sum(outcome.refused.values()) + outcome.unfinished
+        assert horizon or not outcome.unfinished
     assert merged.refused == exact.refused
     assert [pool.preemptions for pool in merged.pools] == [pool.preemptions for pool in exact.pools]
     assert {each.number: pytest.approx(each.e2e_s, rel=1e-6) for each in exact.served} == {

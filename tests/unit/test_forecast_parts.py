@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.blocks import BlockPool
-from controlplane.core.forecast import Gaps
+from controlplane.core.forecast import Arrival, Gaps
 from controlplane.core.forecast_blocks import BlockCounts, Known
+from controlplane.core.forecast_engine import Leg
+from controlplane.core.forecast_network import Network
+from controlplane.core.links import SharedLink
 
 
 def test_a_run_of_steps_is_entered_as_its_tokens_one_by_one_would_be() -> None:
@@ -82,3 +86,61 @@ def test_counted_blocks_behave_as_the_block_pool(blocks: int, actions: list[tupl
             also += counts.remember(keys[len(hit) :])
             owners.append((ids, wanted - len(also), also))
         assert counts.free == pool.free
+
+
+class PairsOfLinks:
+    """Transfers as the simulated engines run them: the receiver's link, told the sender's share whenever that changes."""
+
+    def __init__(self, rates: list[float]) -> None:
+        self.rates = rates
+        self.links = [SharedLink[int](rate) for rate in rates]
+        self.sending: list[dict[int, int]] = [{} for _ in rates]
+
+    def start(self, now: float, number: int, source: int, destination: int, size: float) -> None:
+        self.sending[source][number] = destination
+        self.links[destination].start(now, number, size)
+        self._tell(now, source)
+
+    def next_end(self) -> tuple[float, int, int]:
+        ends = ((link.next_end(), destination) for destination, link in enumerate(self.links))
+        return min(((end[0], end[1], destination) for end, destination in ends if end), default=(math.inf, 0, 0))
+
+    def stop(self, now: float, number: int, destination: int) -> None:
+        self.links[destination].stop(now, number)
+        for source, sent in enumerate(self.sending):
+            if sent.pop(number, None) is not None:
+                self._tell(now, source)
+
+    def _tell(self, now: float, source: int) -> None:
+        for number, destination in self.sending[source].items():
+            self.links[destination].limit(now, number, self.rates[source] / len(self.sending[source]))
+
+
+@given(
+    rates=st.lists(st.floats(1, 10), min_size=4, max_size=4),
+    transfers=st.lists(
+        st.tuples(st.floats(0, 3), st.integers(0, 1), st.integers(2, 3), st.floats(0.1, 50)), min_size=1, max_size=12
+    ),
+)
+def test_transfers_end_when_they_would_on_shared_links(
+    rates: list[float], transfers: list[tuple[float, int, int, float]]
+) -> None:
+    network, links = Network(rates), PairsOfLinks(rates)
+    ends: dict[int, float] = {}
+    expected: dict[int, float] = {}
+    now, starts = 0.0, []
+    for number, (gap, source, destination, size) in enumerate(transfers):
+        now += gap
+        starts.append((now, number, source, destination, size))
+    for at, number, source, destination, size in [*starts, (math.inf, 0, 0, 0, 0.0)]:
+        while network.next_end_s < at:
+            end = network.next_end_s
+            ends[network.pop(end)[0].number] = end
+        while links.next_end()[0] < at:
+            end, ended, where = links.next_end()
+            links.stop(end, ended, where)
+            expected[ended] = end
+        if at < math.inf:
+            network.start(at, Leg(number, Arrival(at, 1, 1), (), 0), source, destination, size)
+            links.start(at, number, source, destination, size)
+    assert ends == {number: pytest.approx(end, rel=1e-6) for number, end in expected.items()}
