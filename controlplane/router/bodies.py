@@ -54,7 +54,7 @@ class Body:
 
 def parse(raw: bytes, limits: Limits) -> Body:
     """Reads and cleans a body. Raises ApiError 400 for anything that is not a JSON object naming a model."""
-    if raw.count(b"{") + raw.count(b"[") > limits.json_containers or raw.count(b",") > limits.json_values:
+    if len(raw) > min(limits.json_containers, limits.json_values) and _too_many_parts(raw, limits):
         raise bad_request("The JSON body has too many parts.", code="json_too_large")
     try:
         data = orjson.loads(raw)
@@ -64,11 +64,15 @@ def parse(raw: bytes, limits: Limits) -> Body:
         raise bad_request("The body is not valid JSON.", code="invalid_json") from error
     if not isinstance(data, dict):
         raise bad_request("The body must be a JSON object.", code="invalid_json")
-    rewritten = fields.needs_walk(raw, limits.json_depth) and fields.strip(data, limits.json_depth)
+    rewritten = fields.strip(data, limits.json_depth)
     model = data.get("model")
     if not isinstance(model, str) or not model:
         raise bad_request("You must provide a model.", param="model", code="missing_model")
     return Body(data, raw, rewritten, model, data.get("stream") is True, _include_usage(data) is True)
+
+
+def _too_many_parts(raw: bytes, limits: Limits) -> bool:
+    return raw.count(b"{") + raw.count(b"[") > limits.json_containers or raw.count(b",") > limits.json_values
 
 
 def _include_usage(data: Mapping[str, Any]) -> bool | None:

@@ -19,9 +19,7 @@ UNSAFE_KEYS = frozenset({
 })  # fmt: skip
 UNSAFE_PREFIXES = ("bootstrap_", "data_parallel_", "kv_transfer_", "ec_transfer_")
 
-# Enough to notice every unsafe key that is spelled without escapes. An escaped spelling has a \u in it.
-_TOKENS = (b"transfer_", b"transfer-", b"data_parallel", b"data-parallel", b"dp_rank", b"dp-rank", b"bootstrap",
-           b"disaggregated", b"do_remote", b"do-remote", b"\\u")  # fmt: skip
+_CONTAINERS = frozenset({dict, list})
 
 Places = dict[str, "Places | None"]
 """Nested keys that lead to the client's own material (None). Lists on the way are stepped through."""
@@ -40,12 +38,12 @@ CLIENTS_OWN: Places = {
 }
 
 
-def needs_walk(raw: bytes, depth_limit: int) -> bool:
-    """False if `raw` can hold no unsafe key and cannot be nested deeper than the limit. Errs towards True."""
-    if raw.count(b"{") + raw.count(b"[") > depth_limit:
-        return True
-    lower = raw.lower()
-    return any(token in lower for token in _TOKENS)
+_USUAL = frozenset({
+    "model", "prompt", "messages", "role", "content", "type", "text", "max_tokens", "max_completion_tokens", "stream",
+    "stream_options", "include_usage", "temperature", "top_p", "n", "stop", "seed", "user", "tools", "tool_choice",
+    "function", "name", "tool_calls", "tool_call_id", "id", "response_format", "ignore_eos", "min_tokens", "input",
+})  # fmt: skip
+"""Harmless names, which need no closer look."""
 
 
 def is_unsafe(key: str) -> bool:
@@ -64,7 +62,7 @@ def _strip(value: Any, places: Places | None, depth_left: int, searching: bool) 
     found = False
     if type(value) is dict:
         if searching:
-            for key in [key for key in value if is_unsafe(key)]:
+            for key in [key for key in value if key not in _USUAL and is_unsafe(key)]:
                 del value[key]
                 found = True
         for key, item in value.items():
@@ -72,7 +70,7 @@ def _strip(value: Any, places: Places | None, depth_left: int, searching: bool) 
                 own = searching and places is not None and key in places and places[key] is None
                 inner = places.get(key) if places else None
                 found |= _strip(item, inner, depth_left - 1, searching and not own)
-    elif type(value) is list:
+    elif type(value) is list and not _CONTAINERS.isdisjoint(map(type, value)):
         for item in value:
             if type(item) is dict or type(item) is list:
                 found |= _strip(item, places, depth_left - 1, searching)

@@ -209,7 +209,6 @@ def test_a_clients_own_material_is_left_alone(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("body", "left"), UNSAFE, ids=str)
 def test_unsafe_keys_go_wherever_they_are(body: dict[str, Any], left: dict[str, Any]) -> None:
-    assert fields.needs_walk(json.dumps(body).encode(), 100)
     assert fields.strip(body, 100)
     assert body == left
 
