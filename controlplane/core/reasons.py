@@ -22,7 +22,10 @@ class Reason(StrEnum):
     MONOLITHIC = "monolithic"
     DISAGGREGATED = "disaggregated"
     CONDITIONAL_REMOTE = "conditional_remote"
+    CONDITIONAL_SHORT = "conditional_short"
+    CONDITIONAL_CACHED = "conditional_cached"
     CONDITIONAL_LOCAL = "conditional_local"
+    CONDITIONAL_NO_PAIR = "conditional_no_pair"
     UNSUPPORTED_SPLIT = "unsupported_split"
     WHOLE_ENDPOINT = "whole_endpoint"
     PREFILL_UNAVAILABLE = "prefill_unavailable"
@@ -48,8 +51,11 @@ class Reason(StrEnum):
 REASON_DOCS: dict[Reason, str] = {
     Reason.MONOLITHIC: "The model's mode is monolithic.",
     Reason.DISAGGREGATED: "The model's mode is disaggregated and a prefill and a decode engine were ready.",
-    Reason.CONDITIONAL_REMOTE: "Mode conditional: the prompt reached both thresholds.",
-    Reason.CONDITIONAL_LOCAL: "Mode conditional: the prompt is under a threshold, or no pair of engines was ready.",
+    Reason.CONDITIONAL_REMOTE: "Mode conditional: uncached tokens reached both thresholds, and a split costs less waiting.",
+    Reason.CONDITIONAL_SHORT: "Mode conditional: the uncached part of the prompt is under min_uncached_tokens.",
+    Reason.CONDITIONAL_CACHED: "Mode conditional: the uncached share of the prompt is under min_uncached_ratio.",
+    Reason.CONDITIONAL_LOCAL: "Mode conditional: one engine answers sooner, the answers it holds up meanwhile included.",
+    Reason.CONDITIONAL_NO_PAIR: "Mode conditional: no prefill and decode engine that fit each other were ready.",
     Reason.UNSUPPORTED_SPLIT: "It cannot be split rightly (n > 1, a list of prompts, prompt logprobs, echo, images, …).",
     Reason.WHOLE_ENDPOINT: "This path is never split (embeddings, responses, messages, score, rerank).",
     Reason.PREFILL_UNAVAILABLE: "No prefill engine was usable and the model is not strict: one engine did all.",

@@ -1,136 +1,37 @@
 """Which path a request takes and which engine serves each of its legs, with a reason code. Pure: no I/O, no clock.
 
 The router keeps one `Candidate` per engine up to date (its load and the measured rates of its kind) and asks here. A score
-is the predicted number of seconds until the engine could serve the leg: work queued ahead, divided by the measured rate,
-plus the leg's own prefill time (design.md section 6, first form). Session and hash values come in as integers.
+is the predicted number of seconds until the engine could serve the leg (core.scoring; design.md section 6). Session and hash
+values come in as integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from controlplane.core.protocol import EngineRoute, Mode, ModelRoute, OnPrefillLoss, Role
+from controlplane.core.protocol import Mode, ModelRoute, OnPrefillLoss, Role
 from controlplane.core.reasons import REASON_DOCS as REASON_DOCS
 from controlplane.core.reasons import Path as Path
 from controlplane.core.reasons import Reason as Reason
+from controlplane.core.scoring import Candidate as Candidate
+from controlplane.core.scoring import Estimate, Leg, Source, estimate
+from controlplane.core.scoring import Links as Links
+from controlplane.core.scoring import Load as Load
+from controlplane.core.scoring import Rates as Rates
+from controlplane.core.scoring import Request as Request
+from controlplane.core.scoring import Reservation as Reservation
 
 TIE_S = 0.001
 """Scores closer than this are equal: the session's hash decides, so that a session stays where it was."""
 
-DEFAULT_PREFILL_TOKENS_PER_S = 8000.0
-DEFAULT_DECODE_TOKENS_PER_S = 1000.0
-
 _MASK = (1 << 64) - 1
-
-
-# --- What the router knows ------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Rates:
-    """Measured by the router, shared by engines of one model, GPU kind and degree of parallelism: an engine that is
-    slower than its twins shows it by its queue, and a new one is not starved for want of samples."""
-
-    prefill: float = DEFAULT_PREFILL_TOKENS_PER_S
-    """Prompt tokens per second of one prefill."""
-    decode: float = DEFAULT_DECODE_TOKENS_PER_S
-    """Output tokens per second of a busy engine: the highest seen, slowly forgotten."""
-    prefill_seen: bool = False
-
-    def saw_prefill(self, tokens: int, seconds: float) -> None:
-        if tokens <= 0 or seconds <= 0.0005:
-            return
-        sample = tokens / seconds
-        self.prefill = self.prefill + 0.1 * (sample - self.prefill) if self.prefill_seen else sample
-        self.prefill_seen = True
-
-    def saw_decode(self, tokens_per_s: float) -> None:
-        """One engine's output lately. Called about twice a second for each engine that has work."""
-        self.decode = max(tokens_per_s, self.decode * 0.995, 1.0)
-
-
-@dataclass(slots=True)
-class Load:
-    """What this router has reserved on one engine. Tokens are estimates made on choice; the same amounts are given back."""
-
-    in_flight: int = 0
-    prefill_tokens: int = 0
-    """Prompt tokens of legs that have not finished their prefill."""
-    decode_tokens: int = 0
-    """Expected output tokens of open legs."""
-    last_prefill_end: float | None = None
-    """Unix seconds."""
-
-    def reserve(self, prefill_tokens: int, decode_tokens: int) -> Reservation:
-        self.in_flight += 1
-        self.prefill_tokens += prefill_tokens
-        self.decode_tokens += decode_tokens
-        return Reservation(self, prefill_tokens, decode_tokens)
-
-
-@dataclass(slots=True)
-class Reservation:
-    """One leg's share of a Load. `prefill_done` and `release` may be called in any order, any number of times."""
-
-    load: Load
-    prefill_tokens: int
-    decode_tokens: int
-    open: bool = True
-
-    def prefill_done(self) -> None:
-        self.load.prefill_tokens -= self.prefill_tokens
-        self.prefill_tokens = 0
-
-    def release(self) -> None:
-        if not self.open:
-            return
-        self.open = False
-        self.prefill_done()
-        self.load.decode_tokens -= self.decode_tokens
-        self.load.in_flight -= 1
-
-
-class Candidate(Protocol):
-    """An engine as the decisions see it."""
-
-    @property
-    def route(self) -> EngineRoute: ...
-    @property
-    def load(self) -> Load: ...
-    @property
-    def rates(self) -> Rates: ...
-    @property
-    def usable(self) -> bool:
-        """False while this router has set the engine aside."""
-        ...
-
-    @property
-    def salt(self) -> int:
-        """A hash of the engine's id, equal on all routers."""
-        ...
-
 
 C = TypeVar("C", bound=Candidate)
 
-Leg = Literal["prefill", "decode", "whole"]
 
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a decision needs of a request. Tokens are estimates until an engine has counted them."""
-
-    prompt_tokens: int
-    output_tokens: int
-    session: int
-    """A 64-bit hash: of the session if the client named one, else of the request."""
-    splittable: bool = True
-    generates: bool = True
-    """False for paths that are never split."""
-
-
-# --- Decisions ------------------------------------------------------------------------------------------------------------
+# --- Paths ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,19 +39,6 @@ class Decision:
     path: Path
     reason: Reason
     arm: str = "main"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice(Generic[C]):
-    """`engine` is None when nothing was left; `rejected` then says why, engine by engine."""
-
-    engine: C | None
-    seconds: float = 0.0
-    rejected: tuple[tuple[str, str], ...] = field(default=())
-
-
-WHOLE_ROLES: tuple[Role, ...] = ("mixed", "decode", "prefill")
-"""Roles that may serve a whole request, best first: a mode is being switched, or a pool has failed."""
 
 
 def pick_arm(model: ModelRoute, session: int) -> tuple[str, Mode]:
@@ -173,12 +61,10 @@ def decide_path(model: ModelRoute, engines: Sequence[Candidate], request: Reques
         return Decision(Path.WHOLE, Reason.MONOLITHIC, arm)
     if not request.splittable:
         return Decision(Path.WHOLE, Reason.UNSUPPORTED_SPLIT, arm)
-    if mode == "conditional":
-        long_enough = request.prompt_tokens >= model.conditional.min_uncached_tokens
-        if long_enough and _missing_role(ready) is None:
-            return Decision(Path.DISAGGREGATED, Reason.CONDITIONAL_REMOTE, arm)
-        return Decision(Path.WHOLE, Reason.CONDITIONAL_LOCAL, arm)
     missing = _missing_role(ready)
+    if mode == "conditional":
+        reason = Reason.CONDITIONAL_NO_PAIR if missing else conditional_reason(model, ready, request, arm)
+        return Decision(Path.DISAGGREGATED if reason is Reason.CONDITIONAL_REMOTE else Path.WHOLE, reason, arm)
     if missing is None:
         return Decision(Path.DISAGGREGATED, Reason.DISAGGREGATED, arm)
     return Decision(Path.NONE, Reason.NO_ENGINE, arm) if model.strict else Decision(Path.WHOLE, missing, arm)
@@ -193,6 +79,54 @@ def _missing_role(ready: Sequence[Candidate]) -> Reason | None:
     return Reason.DECODE_UNAVAILABLE if prefill and not decode else Reason.PREFILL_UNAVAILABLE
 
 
+def conditional_reason(model: ModelRoute, engines: Sequence[C], request: Request, arm: str) -> Reason:
+    """Mode conditional, with a pair ready: CONDITIONAL_REMOTE to split, else the rule that keeps it on one engine.
+
+    Remote must reach both thresholds and cost no more waiting, summed over all requests: its own until the first token,
+    and that of the answers which a prefill of its uncached tokens would hold up on the engine that runs them."""
+    local = choose("whole", engines, request, arm)
+    if local.engine is None:
+        return Reason.CONDITIONAL_REMOTE
+    uncached = request.uncached(local.engine.route.id)
+    if uncached < model.conditional.min_uncached_tokens:
+        return Reason.CONDITIONAL_SHORT
+    if uncached < model.conditional.min_uncached_ratio * request.prompt_tokens:
+        return Reason.CONDITIONAL_CACHED
+    prefill = choose("prefill", engines, request, arm)
+    if prefill.engine is None:
+        return Reason.CONDITIONAL_NO_PAIR
+    source = Source(prefill.engine.route.id, model.kv_bytes)
+    decode = choose("decode", engines, request, arm, compat=prefill.engine.route.compat, source=source)
+    harm = local.estimate.own * local.engine.load.in_flight
+    sooner_here = local.seconds + harm < prefill.seconds + decode.seconds - TIE_S
+    return Reason.CONDITIONAL_LOCAL if sooner_here else Reason.CONDITIONAL_REMOTE
+
+
+# --- Engines --------------------------------------------------------------------------------------------------------------
+
+NOTHING = Estimate(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[C]):
+    """`engine` is None when nothing was left; `rejected` then says why, engine by engine."""
+
+    engine: C | None
+    estimate: Estimate = NOTHING
+    rejected: tuple[tuple[str, str], ...] = field(default=())
+    others: tuple[tuple[str, float], ...] = field(default=())
+    """The two best engines that were not chosen, with their scores in seconds; best first."""
+
+    @property
+    def seconds(self) -> float:
+        """Predicted, until the engine could answer."""
+        return self.estimate.ahead + self.estimate.own
+
+
+WHOLE_ROLES: tuple[Role, ...] = ("mixed", "decode", "prefill")
+"""Roles that may serve a whole request, best first: a mode is being switched, or a pool has failed."""
+
+
 def choose(
     leg: Leg,
     engines: Sequence[C],
@@ -200,51 +134,40 @@ def choose(
     arm: str = "main",
     exclude: Collection[str] = (),
     compat: str | None = None,
+    source: Source | None = None,
 ) -> Choice[C]:
     """The engine that could serve `leg` soonest. `exclude` holds ids that failed this request already; `compat` (for
-    decode) is the prefill engine's. A prefill engine is only chosen if a usable decode engine fits it."""
+    decode) is the prefill engine's, and `source` says what there is to pull. A prefill engine is only chosen if a usable
+    decode engine fits it."""
     if leg == "prefill":
         decodes = {e.route.compat for e in engines if _refusal(e, ("decode",), arm, (), None) is None}
-        kept, rejected = _keep(engines, lambda e: _refusal(e, ("prefill",), arm, exclude, None) or _no_peer(e, decodes))
+        kept = [e for e in engines if _refusal(e, ("prefill",), arm, exclude, None) is None and e.route.compat in decodes]
+        if not kept:
+            return _nothing(engines, lambda e: _refusal(e, ("prefill",), arm, exclude, None) or NO_PEER)
     elif leg == "decode":
-        kept, rejected = _keep(engines, lambda e: _refusal(e, ("decode",), arm, exclude, compat))
+        kept = [e for e in engines if _refusal(e, ("decode",), arm, exclude, compat) is None]
+        if not kept:
+            return _nothing(engines, lambda e: _refusal(e, ("decode",), arm, exclude, compat) or "")
     else:
-        kept, rejected = _keep(engines, lambda e: _refusal(e, WHOLE_ROLES, arm, exclude, None))
-        best_role = min((WHOLE_ROLES.index(e.route.role) for e in kept), default=0)
+        kept = [e for e in engines if _refusal(e, WHOLE_ROLES, arm, exclude, None) is None]
+        if not kept:
+            return _nothing(engines, lambda e: _refusal(e, WHOLE_ROLES, arm, exclude, None) or "")
+        best_role = min(WHOLE_ROLES.index(e.route.role) for e in kept)
         kept = [e for e in kept if e.route.role == WHOLE_ROLES[best_role]]
-    if not kept:
-        return Choice(None, rejected=tuple(rejected))
-    scored = [(predicted_seconds(leg, engine, request), engine) for engine in kept]
-    limit = min(seconds for seconds, _ in scored) + TIE_S
-    seconds, engine = max((pair for pair in scored if pair[0] <= limit), key=lambda pair: mix(request.session, pair[1].salt))
-    return Choice(engine, seconds)
+    scored = sorted(((estimate(leg, e, request, source), e) for e in kept), key=lambda pair: pair[0].score)
+    best = scored[0]
+    if len(scored) > 1:
+        limit = best[0].score + TIE_S
+        best = max((pair for pair in scored if pair[0].score <= limit), key=lambda pair: mix(request.session, pair[1].salt))
+    others = tuple((each.route.id, its.score) for its, each in scored[:3] if each is not best[1])[:2]
+    return Choice(best[1], best[0], others=others)
 
 
-def predicted_seconds(leg: Leg, engine: Candidate, request: Request) -> float:
-    """Seconds until `engine` could serve the leg: queued work ÷ rate, plus its own prefill; a low weight adds to it."""
-    load, rates = engine.load, engine.rates
-    if leg == "prefill":
-        seconds = (load.prefill_tokens + request.prompt_tokens) / rates.prefill
-    elif leg == "decode":
-        seconds = load.prefill_tokens / rates.prefill + load.decode_tokens / rates.decode
-    else:
-        seconds = (load.prefill_tokens + request.prompt_tokens) / rates.prefill + load.decode_tokens / rates.decode
-    if load.in_flight >= engine.route.max_num_seqs:
-        # The next place frees up after about one running request's share of the queue.
-        seconds += load.decode_tokens / max(1, load.in_flight) / rates.decode * engine.route.max_num_seqs
-    return seconds / max(engine.route.weight, 0.01)
+def _nothing(engines: Sequence[C], refusal: Callable[[C], str]) -> Choice[C]:
+    return Choice(None, rejected=tuple((engine.route.id, refusal(engine)) for engine in engines))
 
 
-def _keep(engines: Sequence[C], refusal: Callable[[C], str | None]) -> tuple[list[C], list[tuple[str, str]]]:
-    kept: list[C] = []
-    rejected: list[tuple[str, str]] = []
-    for engine in engines:
-        why = refusal(engine)
-        if why is None:
-            kept.append(engine)
-        else:
-            rejected.append((engine.route.id, why))
-    return kept, rejected
+NO_PEER = "no usable decode engine is compatible with it"
 
 
 def _refusal(engine: Candidate, roles: Sequence[Role], arm: str, exclude: Collection[str], compat: str | None) -> str | None:
@@ -262,10 +185,6 @@ def _refusal(engine: Candidate, roles: Sequence[Role], arm: str, exclude: Collec
     if compat is not None and route.compat != compat:
         return "not compatible with the prefill engine"
     return None
-
-
-def _no_peer(engine: Candidate, decodes: Collection[str]) -> str | None:
-    return None if engine.route.compat in decodes else "no usable decode engine is compatible with it"
 
 
 def mix(session: int, salt: int) -> int:

@@ -37,6 +37,9 @@ class Engine:
         self.model = model
         self.rates = rates
         self.load = routing.Load()
+        self.links = routing.Links()
+        self.kv_tokens = 0
+        """Room of its KV cache; 0: not known."""
         self.salt = xxhash.xxh3_64_intdigest(route.id.encode())
         self.breaker = Breaker(limits)
         self.pool = Pool(route.url, limits)

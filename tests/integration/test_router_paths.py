@@ -180,7 +180,7 @@ async def test_events_cut_anywhere_by_the_network_come_out_whole(tmp_path: Path)
 
 async def test_conditional_mode_splits_only_long_prompts(tmp_path: Path) -> None:
     async with pair(tmp_path, mode="conditional") as two:
-        assert route_of(await two.kit.post(TEXT))["reason"] == "conditional_local"
+        assert route_of(await two.kit.post(TEXT))["reason"] == "conditional_short"
         long = {**TEXT, "prompt": "word " * 2000}
         assert route_of(await two.kit.post(long))["reason"] == "conditional_remote"
 

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.core import routing
 from controlplane.core.protocol import Canary, EngineRoute, ModelRoute
-from controlplane.core.routing import REASON_DOCS, Load, Path, Rates, Reason, Request
+from controlplane.core.routing import REASON_DOCS, Links, Load, Path, Rates, Reason, Request
 
 
 @dataclass
@@ -18,6 +18,8 @@ class Engine:
     route: EngineRoute
     load: Load = field(default_factory=Load)
     rates: Rates = field(default_factory=Rates)
+    links: Links = field(default_factory=Links)
+    kv_tokens: int = 0
     usable: bool = True
 
     @property
@@ -55,8 +57,8 @@ PATHS: list[tuple[str, dict[str, Any], list[Engine], dict[str, Any], Path, Reaso
     ("unsplittable, strict", {**SPLIT, "strict": True}, [P, D], {"splittable": False}, Path.WHOLE, Reason.UNSUPPORTED_SPLIT),
     ("embedding", SPLIT, [P, D], {"generates": False}, Path.WHOLE, Reason.WHOLE_ENDPOINT),
     ("conditional, long", {"mode": "conditional"}, [P, D], {}, Path.DISAGGREGATED, Reason.CONDITIONAL_REMOTE),
-    ("conditional, short", {"mode": "conditional"}, [P, D], {"prompt_tokens": 9}, Path.WHOLE, Reason.CONDITIONAL_LOCAL),
-    ("conditional without pair", {"mode": "conditional"}, [M], {}, Path.WHOLE, Reason.CONDITIONAL_LOCAL),
+    ("conditional, short", {"mode": "conditional"}, [P, D], {"prompt_tokens": 9}, Path.WHOLE, Reason.CONDITIONAL_SHORT),
+    ("conditional without pair", {"mode": "conditional"}, [M], {}, Path.WHOLE, Reason.CONDITIONAL_NO_PAIR),
 ]  # fmt: skip
 
 

@@ -1,0 +1,225 @@
+"""How many seconds until an engine could serve a leg: what the router has reserved on it, measured rates, prefixes. Pure.
+
+Design, section 6: work queued ahead ÷ the engine's measured rate + `PREFIX_WEIGHT` x the leg's uncached tokens ÷ its prefill
+rate; for a decode leg, instead of the last, the KV it must pull ÷ the pair's measured bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from controlplane.core.protocol import EngineRoute
+
+PREFIX_WEIGHT = 3.0
+"""An uncached token counts this often: a prefix that is computed twice takes cache and time from requests to come."""
+
+DEFAULT_PREFILL_TOKENS_PER_S = 8000.0
+DEFAULT_DECODE_TOKENS_PER_S = 1000.0
+
+FULL_SAMPLE_TOKENS = 1024
+"""A shorter prefill shows latency rather than the rate, and counts for less."""
+
+DEFAULT_LINK_BYTES_PER_S = 12.5e9
+"""100 Gb/s, until something was pulled."""
+FULL_SAMPLE_BYTES = 64_000_000
+"""A smaller pull shows latency rather than bandwidth: it can only raise the estimate."""
+MAX_LINKS = 1024
+
+Leg = Literal["prefill", "decode", "whole"]
+
+
+@dataclass(slots=True)
+class Rates:
+    """Measured by the router, shared by engines of one model, GPU kind and degree of parallelism: an engine that is
+    slower than its twins shows it by its queue, and a new one is not starved for want of samples."""
+
+    prefill: float = DEFAULT_PREFILL_TOKENS_PER_S
+    """Prompt tokens per second of a busy engine."""
+    decode: float = DEFAULT_DECODE_TOKENS_PER_S
+    """Output tokens per second of a busy engine: the highest seen, slowly forgotten."""
+    prefill_seen: bool = False
+
+    def saw_prefill(self, tokens: int, seconds: float) -> None:
+        """`tokens` computed in `seconds`, those that were queued ahead of the leg included."""
+        if tokens <= 0 or seconds <= 0.0005:
+            return
+        sample = tokens / seconds
+        share = 0.1 * min(1.0, tokens / FULL_SAMPLE_TOKENS) if self.prefill_seen else 1.0
+        self.prefill += share * (sample - self.prefill)
+        self.prefill_seen = True
+
+    def saw_decode(self, tokens_per_s: float) -> None:
+        """One engine's output lately. Called about twice a second for each engine that has work."""
+        self.decode = max(tokens_per_s, self.decode * 0.995, 1.0)
+
+
+class Links:
+    """How fast one engine pulls KV from each of its peers: the highest seen, slowly forgotten, because what a router can
+    time (a decode leg up to its first byte) also holds queues and a step."""
+
+    __slots__ = ("_bytes_per_s",)
+
+    def __init__(self) -> None:
+        self._bytes_per_s: dict[str, float] = {}
+
+    def bytes_per_s(self, peer: str) -> float:
+        return self._bytes_per_s.get(peer, DEFAULT_LINK_BYTES_PER_S)
+
+    def saw(self, peer: str, size: int, seconds: float) -> None:
+        """`size` bytes of KV came from `peer` in at most `seconds`."""
+        if size <= 0 or seconds <= 0:
+            return
+        sample, known = size / seconds, self._bytes_per_s.pop(peer, None)
+        if size >= FULL_SAMPLE_BYTES:
+            known = max(sample, (known or 0.0) * 0.95)
+        elif known is not None:
+            known = max(sample, known)
+        if known is not None:
+            self._bytes_per_s[peer] = known
+            if len(self._bytes_per_s) > MAX_LINKS:
+                del self._bytes_per_s[next(iter(self._bytes_per_s))]
+
+
+@dataclass(slots=True)
+class Load:
+    """What this router has reserved on one engine. Tokens are estimates made on choice; the same amounts are given back."""
+
+    in_flight: int = 0
+    prefill_tokens: int = 0
+    """Uncached prompt tokens of legs that have not finished their prefill."""
+    decode_tokens: int = 0
+    """Expected output tokens of open legs."""
+    kv_tokens: int = 0
+    """Of its KV cache, as far as open legs need it for prompts and answers."""
+    last_prefill_end: float | None = None
+    """Unix seconds."""
+
+    def reserve(self, prefill_tokens: int, decode_tokens: int, kv_tokens: int = 0) -> Reservation:
+        ahead = self.prefill_tokens
+        self.in_flight += 1
+        self.prefill_tokens += prefill_tokens
+        self.decode_tokens += decode_tokens
+        self.kv_tokens += kv_tokens
+        return Reservation(self, prefill_tokens, decode_tokens, kv_tokens, ahead)
+
+
+@dataclass(slots=True)
+class Reservation:
+    """One leg's share of a Load. `prefill_done` and `release` may be called in any order, any number of times."""
+
+    load: Load
+    prefill_tokens: int
+    decode_tokens: int
+    kv_tokens: int = 0
+    ahead_tokens: int = 0
+    """Prompt tokens that were reserved before this leg."""
+    open: bool = True
+
+    def prefill_done(self) -> None:
+        self.load.prefill_tokens -= self.prefill_tokens
+        self.prefill_tokens = 0
+
+    def release(self) -> None:
+        if not self.open:
+            return
+        self.open = False
+        self.prefill_done()
+        self.load.decode_tokens -= self.decode_tokens
+        self.load.kv_tokens -= self.kv_tokens
+        self.load.in_flight -= 1
+
+
+class Candidate(Protocol):
+    """An engine as the decisions see it."""
+
+    @property
+    def route(self) -> EngineRoute: ...
+    @property
+    def load(self) -> Load: ...
+    @property
+    def rates(self) -> Rates: ...
+    @property
+    def links(self) -> Links: ...
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens its KV cache has room for; 0: not known."""
+        ...
+
+    @property
+    def usable(self) -> bool:
+        """False while this router has set the engine aside."""
+        ...
+
+    @property
+    def salt(self) -> int:
+        """A hash of the engine's id, equal on all routers."""
+        ...
+
+
+@dataclass(slots=True)
+class Request:
+    """What a decision needs of a request. Tokens are estimates until an engine has counted them."""
+
+    prompt_tokens: int
+    output_tokens: int
+    session: int
+    """A 64-bit hash: of the session if the client named one, else of the request."""
+    splittable: bool = True
+    generates: bool = True
+    """False for paths that are never split."""
+    cached: Mapping[str, int] = field(default_factory=dict)
+    """Engine id -> tokens of the prompt that its KV cache holds, as far as is known now."""
+
+    def uncached(self, engine: str) -> int:
+        """Prompt tokens the engine has to compute or to fetch: at least one, as engines always compute the last."""
+        return max(1, self.prompt_tokens - self.cached.get(engine, 0))
+
+
+class Source(NamedTuple):
+    """Where a decode leg's KV comes from."""
+
+    engine: str
+    """Id of the prefill engine."""
+    kv_bytes: Callable[[int], int]
+    """Tokens -> bytes to move."""
+
+
+class Estimate(NamedTuple):
+    """Seconds; `ahead` + `own` until the engine could answer, were its `weight` 1."""
+
+    ahead: float
+    own: float
+    score: float
+    """What engines are compared by: uncached tokens count `PREFIX_WEIGHT` times, and an engine's low weight adds to it."""
+
+
+def estimate(leg: Leg, engine: Candidate, request: Request, source: Source | None = None) -> Estimate:
+    """When `engine` could serve the leg. `source`: for a decode leg whose KV is to be pulled."""
+    route, rates = engine.route, engine.rates
+    ahead = seconds_ahead(engine, request)
+    if leg != "decode":
+        own = request.uncached(route.id) / rates.prefill
+        score = ahead + PREFIX_WEIGHT * own
+    elif source is not None:
+        own = source.kv_bytes(request.uncached(route.id)) / engine.links.bytes_per_s(source.engine)
+        score = ahead + own
+    else:
+        own, score = 0.0, ahead
+    return Estimate(ahead, own, score / max(route.weight, 0.01))
+
+
+def seconds_ahead(engine: Candidate, request: Request) -> float:
+    """Until the work reserved on the engine has been done, as far as the request has to wait for it."""
+    load, rates = engine.load, engine.rates
+    seconds = load.prefill_tokens / rates.prefill + load.decode_tokens / rates.decode
+    if load.in_flight >= engine.route.max_num_seqs:
+        # The next place frees up after about one running request's share of the queue.
+        seconds += load.decode_tokens / max(1, load.in_flight) / rates.decode * engine.route.max_num_seqs
+    if engine.kv_tokens and load.kv_tokens:
+        over = load.kv_tokens + request.prompt_tokens + request.output_tokens - engine.kv_tokens
+        if over > 0:
+            # Until answers have ended that hold as many tokens.
+            seconds += over * load.decode_tokens / load.kv_tokens / rates.decode
+    return seconds
