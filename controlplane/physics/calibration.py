@@ -51,20 +51,21 @@ class CannotCalibrate(ValueError):
     """The metrics do not hold enough to fit anything; the message names the remedy."""
 
 
-def calibrate(pages: Sequence[EnginePage], shape: Shape, gpu: str, tensor_parallel: int) -> Calibration:
-    """The constants that explain `pages`, scrapes of one engine in order of time. Raises CannotCalibrate or BadMetrics;
-    DoesNotFit or UnknownGpu for an engine that cannot be."""
-    found = windows(pages)
+def calibrate(stretches: Sequence[Sequence[EnginePage]], shape: Shape, gpu: str, tensor_parallel: int) -> Calibration:
+    """The constants that explain the scrapes of one engine, in order of time; what happened between two stretches does not
+    count. Raises CannotCalibrate or BadMetrics; DoesNotFit or UnknownGpu for an engine that cannot be."""
+    found = [window for pages in stretches for window in windows(pages)]
     if not any(map(_tells_itl, found)) or not any(map(_tells_prefill, found)):
         raise CannotCalibrate(
-            f"{len(pages)} pages with {sum(window.steps for window in found):.0f} steps in between: calibration needs "
-            "prompts that are computed and answers of several tokens; scrape while the engine serves, for longer"
+            f"{sum(window.steps for window in found):.0f} steps between the pages: calibration needs prompts that "
+            "are computed and answers of several tokens; scrape while the engine serves, for longer"
         )
     base = base_gpu(gpu)
     constants, uncertain = _fit(found, lambda constants: calibrated(shape, base, tensor_parallel, constants), _start(base))
     model = calibrated(shape, base, tensor_parallel, constants)
+    last = stretches[-1][-1]
     return Calibration(
-        model=pages[-1].model,
+        model=last.model,
         gpu=gpu,
         tensor_parallel=tensor_parallel,
         constants=constants,
@@ -72,8 +73,8 @@ def calibrate(pages: Sequence[EnginePage], shape: Shape, gpu: str, tensor_parall
         errors=errors(model, found),
         uncertain=uncertain,
         request_s=_request_s(found, model),
-        kv_tokens=pages[-1].kv_tokens,
-        block_size=pages[-1].block_size,
+        kv_tokens=last.kv_tokens,
+        block_size=last.block_size,
     )
 
 

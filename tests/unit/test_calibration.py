@@ -58,7 +58,7 @@ def pages() -> list[EnginePage]:
 
 @pytest.fixture(scope="module")
 def found(pages: list[EnginePage]) -> Calibration:
-    return calibrate(pages, SHAPE, "h100-sxm", 1)
+    return calibrate([pages], SHAPE, "h100-sxm", 1)
 
 
 def test_the_constants_come_out_of_the_metrics(found: Calibration) -> None:
@@ -77,7 +77,7 @@ def test_what_was_fitted_on_one_load_tells_another(found: Calibration) -> None:
 
 
 def test_what_a_load_does_not_tell_is_named_and_stays_near_the_table() -> None:
-    found = calibrate(scraped(load(3, 0.5, 60.0, (20, 30), (100, 100))), SHAPE, "h100-sxm", 1)
+    found = calibrate([scraped(load(3, 0.5, 60.0, (20, 30), (100, 100)))], SHAPE, "h100-sxm", 1)
     assert "attention" in found.uncertain and "kv" in found.uncertain
     assert "step_s" not in found.uncertain
 
@@ -108,12 +108,12 @@ def test_a_document_that_cannot_be_is_refused_by_field(found: Calibration, chang
 
 def test_pages_of_an_idle_engine_are_refused(pages: list[EnginePage]) -> None:
     with pytest.raises(CannotCalibrate, match="scrape while the engine serves"):
-        calibrate([pages[3], pages[3]], SHAPE, "h100-sxm", 1)
+        calibrate([[pages[3], pages[3]]], SHAPE, "h100-sxm", 1)
 
 
 def test_pages_in_the_wrong_order_are_refused(pages: list[EnginePage]) -> None:
     with pytest.raises(BadMetrics, match="went back between two pages"):
-        calibrate([pages[9], pages[3]], SHAPE, "h100-sxm", 1)
+        calibrate([[pages[9], pages[3]]], SHAPE, "h100-sxm", 1)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             shape = read_shape(read_config(options["config"]))
-            calibration = calibrate(_pages(options), shape, options["gpu"], options["tp"])
+            calibration = calibrate([_pages(options)], shape, options["gpu"], options["tp"])
         except (BadMetrics, CannotCalibrate, ConfigRefused, DoesNotFit, UnknownGpu) as problem:
             raise CommandError(str(problem)) from problem
         document = json.dumps(calibration_document(calibration), indent=2)
