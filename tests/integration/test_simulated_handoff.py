@@ -135,7 +135,11 @@ def test_a_decode_after_the_lease_answers_with_wrong_text(tmp_path: Path) -> Non
         assert late.status_code == 200
         assert late.json()["choices"][0]["text"] != expected
         assert prefill.metric("vllm:nixl_num_notifications_after_expiry_total") == 1
-        # what was wrong is not found again by others
+        # as in vLLM, what was wrong is found again under its right hash, here and by a fresh transfer
+        assert decode.text(prompt) != expected
+        assert handed_over(prefill, decode, prompt) != expected
+        assert decode.text(prompt, cache_salt="another") == expected
+        assert decode.http.post("/reset_prefix_cache").json() == {"success": True}
         assert handed_over(prefill, decode, prompt) == expected
 
 

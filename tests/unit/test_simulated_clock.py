@@ -140,3 +140,33 @@ def test_a_pull_from_an_engine_that_is_not_there_fails_the_request() -> None:
     engine.submit(asked)
     clock.run()
     assert heard.ending == Ending("error") and engine.open == 0
+
+
+def test_wrong_kv_is_found_until_its_blocks_are_computed_again() -> None:
+    clock, chosen = ManualClock(), settings(args={"kv_cache_memory_bytes": 64 << 20, "max_model_len": 400})
+    fabric = Fabric(clock)
+    prefiller, decoder = Engine(chosen, clock, "p"), Engine(chosen, clock, "d")
+    fabric.join(prefiller)
+    fabric.join(decoder)
+    numbers = iter(range(100))
+
+    def answer(engine: Engine, start: int = 1000, tokens: int = 100, **fields: Any) -> Heard:
+        sampling = fields.pop("sampling", SAMPLING)
+        heard, prompt = Heard(clock), array("I", range(start, start + tokens))
+        number = next(numbers)
+        asked = Generation(number, f"r{number}", prompt, sampling, heard, index=0, block_size=16, **fields)
+        engine.submit(asked)
+        clock.run_until(clock.time() + 5.0)
+        return heard
+
+    expected = answer(prefiller).text
+    leg = answer(prefiller, hold=True, sampling=Sampling(1, temperature=0.0))
+    clock.run_until(clock.time() + chosen.kv_lease_s)
+    assert answer(decoder, remote=handed_over(leg.ending)).text != expected
+    assert answer(decoder).text != expected
+    for start in (2000, 3000):  # 24 of 32 blocks each
+        answer(decoder, start, 350)
+    hits = decoder.measures.counters["prefix_hits"][""].value
+    assert answer(decoder).text == expected
+    assert decoder.measures.counters["prefix_hits"][""].value == hits
+    assert answer(decoder).text == expected

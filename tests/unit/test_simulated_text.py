@@ -103,7 +103,8 @@ def test_text_follows_the_kv_that_was_pulled_and_not_the_prompt() -> None:
     stale = generation(list(range(10)))
     stale.pulled(theirs.contents)
     assert not stale.clean
-    assert stale.request.keys == []
+    assert stale.request.keys == ours.request.keys  # as in vLLM: wrong KV goes by the right hash
+    assert stale.held_contents() != ours.held_contents()
     assert text_of(stale)[0] == text_of(theirs)[0] != text_of(ours)[0]
 
 
@@ -126,8 +127,24 @@ def test_only_the_blocks_behind_local_hits_are_pulled() -> None:
 def test_recomputing_makes_wrong_kv_right() -> None:
     right, stale = generation(list(range(10))), generation(list(range(10)))
     stale.pulled(content.garbage("gone", range(3)))
-    stale.recomputed()
+    stale.found({})
+    assert stale.clean
     assert text_of(stale) == text_of(right)
+
+
+def test_a_wrong_block_in_the_prefix_cache_is_believed() -> None:
+    right, misled, other = (generation(list(range(10))) for _ in range(3))
+    misled.found({1: 7})
+    other.pulled([right.contents[0], 7, right.contents[2]])
+    assert text_of(misled)[0] == text_of(other)[0] != text_of(right)[0]
+
+
+def test_what_a_wrong_prompt_generates_goes_by_the_hash_of_its_tokens() -> None:
+    stale = generation(list(range(10)))
+    stale.pulled(content.garbage("gone", range(3)))
+    text_of(stale)
+    whole = generation(list(stale.tokens))
+    assert stale.request.keys == whole.request.keys
 
 
 @pytest.mark.parametrize("prompt_tokens", [7, 8, 9])

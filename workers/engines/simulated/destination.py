@@ -216,8 +216,8 @@ class KvDestination:
             return
         settings = self._engine.settings
         hits = pull.generation.request.local_hit_tokens // settings.limits.block_size
-        missing = len(pull.generation.contents) - hits - len(contents)
-        contents += content.garbage("never sent", range(max(0, missing)))
+        wanted = len(pull.generation.contents) - hits
+        contents = contents[:wanted] + content.garbage("never sent", range(max(0, wanted - len(contents))))
         if pull.fault.get("mode") == "corrupt":
             contents = content.garbage(f"corrupted:{number}", range(len(contents)))
         peer.side.send("done", request=pull.remote.request)

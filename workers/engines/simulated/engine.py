@@ -63,6 +63,7 @@ class Engine:
         self._generations: dict[int, Generation] = {}
         self._next: Timer | None = None  # the step that runs, or the call that starts one
         self._leaked: list[int] = []
+        self._wrong: dict[int, int] = {}  # blocks that do not hold what their keys say, and what they hold
         self.offers = Offers(engine_id, settings, clock, self.scheduler, self.measures, self.faults, self._wake)
 
     def tell_events(self, listener: Listener) -> None:
@@ -102,9 +103,16 @@ class Engine:
 
     def loaded(self, generation: Generation, contents: list[int], pulled: Pulled) -> None:
         """A pull is through: what the peer's blocks contained, and what it cost."""
-        self.accounts.pulled(generation.request, pulled)
+        request, size = generation.request, self.settings.limits.block_size
+        self.accounts.pulled(request, pulled)
+        hits = request.local_hit_tokens // size
+        for block, held, right in zip(request.blocks[hits:], contents, generation.contents[hits:], strict=True):
+            if held != right:
+                self._wrong[block] = held
+            else:
+                self._wrong.pop(block, None)
         generation.pulled(contents)
-        self.scheduler.loaded(generation.request)
+        self.scheduler.loaded(request)
         self._wake()
 
     def load_failed(self, generation: Generation) -> None:
@@ -147,12 +155,13 @@ class Engine:
         if self.events and self.scheduler.changes:
             self.events.note(self.scheduler.changes, self._generations)
             self.scheduler.changes = []
-        for request in step.preempted:
-            self.measures.add("preemptions", 1)
-            self._generations[request.id].recomputed()
+        if self._wrong:
+            self._overwrite(step)
+        self.measures.add("preemptions", len(step.preempted))
         for request in step.admitted:
             self._admitted(self._generations[request.id], start)
         for request in step.loads:
+            self._found(self._generations[request.id])
             self.accounts.looked_up(request)
             if self.loader:
                 self.loader.load(self._generations[request.id])
@@ -188,7 +197,25 @@ class Engine:
                 self._token(generation, now)
         self._start(end if now - end < CATCH_UP_S else now)
 
+    def _found(self, generation: Generation) -> None:
+        """A request comes out of the queue: the blocks that it shares may be wrong. As in vLLM, what a bad transfer brought
+        is found under its right hash until it is evicted."""
+        request = generation.request
+        hits = request.blocks[: request.computed // self.settings.limits.block_size] if self._wrong else ()
+        wrong = {index: self._wrong[block] for index, block in enumerate(hits) if block in self._wrong}
+        if wrong or not generation.clean:
+            generation.found(wrong)
+
+    def _overwrite(self, step: Step) -> None:
+        """Blocks that a step fills from their start are right again."""
+        size = self.settings.limits.block_size
+        for request, tokens, past in step.work:
+            for block in request.blocks[-(-past // size) : -(-(past + tokens) // size)]:
+                self._wrong.pop(block, None)
+
     def _admitted(self, generation: Generation, now: float) -> None:
+        if not generation.remote or generation.request.preemptions:  # else its KV has just been pulled
+            self._found(generation)
         if generation.scheduled:
             return
         generation.scheduled = now
@@ -249,11 +276,9 @@ class Engine:
 
     def reset_prefix_cache(self, running: bool) -> bool:
         """vLLM's, see Scheduler.reset_prefix_cache. Told as an event with the next step."""
-        preempted = list(self.scheduler.running) if running else []
+        if running:
+            self.measures.add("preemptions", len(self.scheduler.running))
         done = self.scheduler.reset_prefix_cache(running)
-        for request in preempted:
-            self.measures.add("preemptions", 1)
-            self._generations[request.id].recomputed()
         self._wake()
         return done
 

@@ -117,8 +117,8 @@ class _Port:
         generation = pull.generation
         if generation in self.waiting:
             block_size = self.engine.settings.limits.block_size
-            missing = len(generation.contents) - generation.request.local_hit_tokens // block_size - len(found)
-            found += content.garbage("never sent", range(max(0, missing)))
+            wanted = len(generation.contents) - generation.request.local_hit_tokens // block_size
+            found += content.garbage("never sent", range(wanted - len(found)))
             self.forget(generation)
             self.engine.loaded(generation, found, Pulled(pull.blocks, pull.size_bytes, now - pull.started, 0.0))
 

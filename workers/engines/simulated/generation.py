@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -59,8 +60,8 @@ class Generation:
     """`name` is unique among all engines and starts: what a peer asks for."""
 
     __slots__ = (
-        "_block_size", "_hasher", "_last_hash", "_longest_stop", "_pending", "_seed", "_state", "arrived", "clean",
-        "contents", "first_token", "hold", "index", "last_token", "name", "remote", "request", "salt", "sampling",
+        "_block_size", "_hasher", "_last_hash", "_longest_stop", "_pending", "_seed", "_state", "arrived", "contents",
+        "first_token", "held", "hold", "index", "last_token", "name", "remote", "request", "salt", "sampling",
         "scheduled", "sink", "tokens",
     )  # fmt: skip
 
@@ -87,8 +88,8 @@ class Generation:
         """What the prompt's blocks should contain, the last perhaps partly full."""
         hashes = hasher.chain(prompt, block_size, salt) if hasher else []
         self.request = Request(number, len(prompt), [event_hash(each) for each in hashes], remote is not None)
-        self.clean = True
-        """The KV is what the tokens would give; False after a pull brought something else."""
+        self.held = self.contents
+        """What they do contain."""
         self._state = content.digest(self.contents)
         self._seed = content.seed_bytes(sampling.seed, sampling.temperature, index)
         self.salt, self._block_size = salt, block_size
@@ -102,26 +103,30 @@ class Generation:
     def prompt_tokens(self) -> int:
         return self.request.prompt_tokens
 
+    @property
+    def clean(self) -> bool:
+        """The KV is what the tokens would give."""
+        return self.held is self.contents
+
+    def found(self, wrong: Mapping[int, int]) -> None:
+        """The request is admitted, once more perhaps: its prompt's blocks are right, or will be computed so, but those by
+        index in `wrong`, which the prefix cache holds with other contents."""
+        self._hold([wrong.get(index, right) for index, right in enumerate(self.contents)])
+
     def pulled(self, contents: list[int]) -> None:
         """The prompt's KV is here: `contents` of the blocks behind the local hits, as the peer held them."""
-        hits = self.request.local_hit_tokens // self._block_size
-        held = self.contents[:hits] + contents
-        if held != self.contents:
-            self.clean = False
-            self.request.keys = []  # wrong blocks must not be found by others
-        self._state = content.digest(held)
+        self._hold(self.held[: self.request.local_hit_tokens // self._block_size] + contents)
 
-    def recomputed(self) -> None:
-        """The KV was lost and is computed anew from the tokens, so it is right again whatever it was."""
-        if not self.clean:
-            self._state = content.digest(self.contents, self.tokens[self.prompt_tokens :])
+    def _hold(self, held: list[int]) -> None:
+        self.held = self.contents if held == self.contents else held
+        self._state = content.digest(held, self.tokens[self.prompt_tokens :])
 
     def held_contents(self) -> list[int]:
         """The contents of all computed blocks, in order: what a peer may pull."""
-        computed = self.request.computed
+        computed, full = self.request.computed, self.prompt_tokens // self._block_size
         if computed == self.prompt_tokens:
-            return self.contents
-        return content.block_contents(self.tokens[:computed], self._block_size)
+            return self.held
+        return self.held[:full] + content.block_contents(self.tokens[:computed], self._block_size)[full:]
 
     def next_token(self) -> tuple[str, Ending | None]:
         """The next token is generated (already counted in `request.generated`). Returns text to show now, and how the
@@ -145,7 +150,7 @@ class Generation:
     def _append(self, token: int) -> None:
         self.tokens.append(token)
         self._state = content.after(self._state, token)
-        if self.clean and self._hasher and len(self.tokens) % self._block_size == 0:
+        if self._hasher and len(self.tokens) % self._block_size == 0:
             self._key_block(self._hasher)
 
     def _key_block(self, hasher: PrefixHasher) -> None:
