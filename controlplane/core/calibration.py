@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.core.codec import WrongShape, decode, encode
-from controlplane.core.gpus import Gpu, Stack, gpu
+from controlplane.core.gpus import Gpu, gpu
 from controlplane.core.modelconfig import Shape
 from controlplane.core.perf import PhaseModel
 
@@ -26,12 +26,12 @@ class CalibrationRefused(ValueError):
 
 
 class _Processor(Gpu):
-    """Its peaks are nominal: only what a calibration makes of them means anything."""
+    """Its figures are nominal: only what a calibration makes of its peaks means anything."""
 
     @property
     def memory_bytes(self) -> int:
-        """Unknown: the KV cache of an engine on a processor is what its metrics say (`Calibration.kv_tokens`)."""
-        return 0
+        """Nominal: the KV cache of an engine on a processor is what its metrics say (`Calibration.kv_tokens`)."""
+        return 64 * 10**9
 
 
 _CPU = _Processor(
@@ -40,8 +40,8 @@ _CPU = _Processor(
     fp8_flops=None,
     dram_bytes=50e9,
     link_bytes=10e9,
-    power_w=0.0,
-    price_per_hour=0.0,
+    power_w=100.0,
+    price_per_hour=0.1,
     network_gbps=10.0,
     nvlink=False,
 )
@@ -49,7 +49,7 @@ _CPU = _Processor(
 
 @dataclass(frozen=True)
 class Constants:
-    """Those of `gpus.Efficiency` and `gpus.Stack` that an engine's metrics can tell. Raises ValueError."""
+    """Those of `gpus.Efficiency` that an engine's metrics can tell. Raises ValueError."""
 
     linear: float
     """Share of peak FLOPs in linear kernels; may pass 1 where the peak is nominal."""
@@ -125,24 +125,26 @@ class Calibration:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         base_gpu(self.gpu)
 
+    def calibrated_gpu(self) -> Gpu:
+        """The kind of GPU as this engine showed it: what to build a `perf.PhaseModel` on."""
+        return calibrated(base_gpu(self.gpu), self.constants)
+
     def phase_model(self, shape: Shape, kv_dtype: str | None = None) -> PhaseModel:
         """The model `shape` on the engine that was calibrated. Raises DoesNotFit for another model's head counts."""
-        return calibrated(shape, base_gpu(self.gpu), self.tensor_parallel, self.constants, kv_dtype)
+        return PhaseModel(shape, self.calibrated_gpu(), self.tensor_parallel, kv_dtype)
 
 
-def calibrated(
-    shape: Shape, base: Gpu, tensor_parallel: int, constants: Constants, kv_dtype: str | None = None
-) -> PhaseModel:
-    """The phase model of `shape` on `base` GPUs with these constants; what they do not tell stays as in the GPU table."""
+def calibrated(base: Gpu, constants: Constants) -> Gpu:
+    """`base` with these constants; what they do not tell stays as in the GPU table."""
     efficiency = replace(
         base.efficiency,
         linear=constants.linear,
         attention=constants.attention,
         kv=constants.kv,
         step_s=constants.step_s,
+        sequence_s=constants.sequence_s,
     )
-    gpu = replace(base, efficiency=efficiency, basis="calibrated")
-    return PhaseModel(shape, gpu, tensor_parallel, kv_dtype, Stack("calibrated", sequence_s=constants.sequence_s))
+    return replace(base, efficiency=efficiency, basis="calibrated")
 
 
 def base_gpu(name: str) -> Gpu:

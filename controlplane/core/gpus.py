@@ -46,6 +46,8 @@ class Efficiency:
     """Scheduling and sampling of one step. Fixed by hand."""
     attention: float | None = None
     """Of peak FLOPs, in prefill attention, where an engine's own calibration tells it from `linear`; None: the same."""
+    sequence_s: float = 0.0
+    """Host work for each decode sequence of a step, as an engine's own calibration tells it; beside the stack's."""
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ class PhaseModel:
             kernels_s, inside_s = kernels_s * stack.prefill, inside_s * stack.prefill
             other_s, host_s, clock = other_s + t.collective_prefill_s, t.host_prefill_s, PREFILL_CLOCK
         gpu_s = kernels_s + other_s
-        seconds = max(gpu_s, host_s, stack.overlap * (gpu_s + host_s)) + stack.sequence_s * decodes
+        seconds = max(gpu_s, host_s, stack.overlap * (gpu_s + host_s)) + t.sequence_s * decodes
         busy_s = (work.tile_flops + attention_flops) / (t.engine_peak * clock)
         return StepCost(
             seconds,
@@ -162,7 +162,7 @@ class PhaseModel:
         share, constant_s, bend_s = stack.line(gpu_s + segment.slope_s * context_sum, t.host_s)
         bend = (bend_s - gpu_s) / segment.slope_s if segment.slope_s and bend_s < math.inf else math.inf
         return DecodeLine(
-            base_s=share * gpu_s + constant_s + stack.sequence_s * sequences,
+            base_s=share * gpu_s + constant_s + t.sequence_s * sequences,
             per_token_s=share * segment.slope_s,
             until_context=min(segment.until * sequences, bend),
             tensor_s=work.tile_flops / (t.engine_peak * DECODE_CLOCK),

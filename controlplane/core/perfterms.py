@@ -80,6 +80,8 @@ class Terms:
     long_message: float
     """Factor on message_s beyond LONG_MESSAGE_TOKENS."""
     launch_s: float
+    sequence_s: float
+    """For each decode sequence."""
     host_s: float
     host_prefill_s: float
 
@@ -131,6 +133,7 @@ def terms(shape: Shape, gpu: Gpu, tensor_parallel: int, kv_dtype: str | None, st
         collective_prefill_s=reduces * ring * eff.collective_prefill_s * stack.collective_prefill,
         message_s=reduces * ring * shape.hidden * 2 / (gpu.group_link_bytes(tp) * eff.link),
         long_message=stack.collective_long if tp > 2 else 1.0,
+        sequence_s=stack.sequence_s + eff.sequence_s,
         launch_s=shape.layers * eff.layer_s
         + eff.step_s
         + sum(group.layers for group in shape.mlp if group.experts) * experts.layer_s,

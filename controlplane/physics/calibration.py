@@ -61,8 +61,10 @@ def calibrate(stretches: Sequence[Sequence[EnginePage]], shape: Shape, gpu: str,
             "are computed and answers of several tokens; scrape while the engine serves, for longer"
         )
     base = base_gpu(gpu)
-    constants, uncertain = _fit(found, lambda constants: calibrated(shape, base, tensor_parallel, constants), _start(base))
-    model = calibrated(shape, base, tensor_parallel, constants)
+    constants, uncertain = _fit(
+        found, lambda constants: PhaseModel(shape, calibrated(base, constants), tensor_parallel), _start(base)
+    )
+    model = PhaseModel(shape, calibrated(base, constants), tensor_parallel)
     last = stretches[-1][-1]
     return Calibration(
         model=last.model,

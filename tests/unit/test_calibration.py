@@ -19,6 +19,7 @@ from controlplane.core.calibration import (
 from controlplane.core.forecast import Arrival
 from controlplane.core.gpus import gpu
 from controlplane.core.modelconfig import read_shape
+from controlplane.core.perf import PhaseModel
 from controlplane.physics.calibration import CannotCalibrate, calibrate, errors
 from controlplane.physics.enginemetrics import BadMetrics, EnginePage, read_engine_page, windows
 from tests.simulated_engines import LLAMA_8B, spec
@@ -39,7 +40,7 @@ def load(seed: int, rate: float, seconds: float, prompt: tuple[int, int], answer
 def scraped(arrivals: list[Arrival]) -> list[EnginePage]:
     """The metrics pages of an engine with the hidden constants, every second while it serves."""
     settings = settings_of(spec(args={"speed": 1.0, "max_model_len": 16384}), 0, "h", 1, 2)
-    fleet = VirtualFleet(replace(settings, perf=calibrated(SHAPE, gpu("h100-sxm"), 1, HIDDEN)))
+    fleet = VirtualFleet(replace(settings, perf=PhaseModel(SHAPE, calibrated(gpu("h100-sxm"), HIDDEN), 1)))
     pages: list[EnginePage] = []
 
     def scrape() -> None:
@@ -64,10 +65,15 @@ def found(pages: list[EnginePage]) -> Calibration:
 def test_the_constants_come_out_of_the_metrics(found: Calibration) -> None:
     assert found.constants.linear == pytest.approx(HIDDEN.linear, rel=0.1)
     assert found.constants.attention == pytest.approx(HIDDEN.attention, rel=0.5)
-    assert found.constants.kv == pytest.approx(HIDDEN.kv, rel=0.4)
     assert found.constants.step_s == pytest.approx(HIDDEN.step_s, rel=0.25)
     assert (found.model, found.gpu, found.block_size) == ("llama", "h100-sxm", 16)
     assert found.errors["itl"].median < 0.1 and found.errors["prefill"].median < 0.05
+
+
+def test_many_decodes_tell_what_each_costs() -> None:
+    found = calibrate([scraped(load(2, 3.0, 40.0, (500, 1500), (50, 400)))], SHAPE, "h100-sxm", 1)
+    assert found.constants.kv == pytest.approx(HIDDEN.kv, rel=0.4)
+    assert found.constants.sequence_s == pytest.approx(HIDDEN.sequence_s, rel=0.4)
 
 
 def test_what_was_fitted_on_one_load_tells_another(found: Calibration) -> None:
