@@ -15,7 +15,7 @@ from controlplane.core.forecast_engine import Ends, Leg
 from controlplane.core.forecast_fleet import build
 from controlplane.core.forecast_gaps import Gaps
 from controlplane.core.forecast_network import Network
-from controlplane.core.forecast_routing import Node, choose, uncached
+from controlplane.core.forecast_routing import Node, Router
 from controlplane.core.forecast_types import Arrival, Outcome, Pool, Progress, Served, Settings
 from controlplane.core.kvsize import transfer_size
 from controlplane.core.protocol import Mode
@@ -35,10 +35,9 @@ class Simulation:
         self._progress = progress
         self._gaps = Gaps()
         self._totals, self._nodes = build(pools, settings, arrivals, self._gaps)
-        roles = ("prefill", "decode", "mixed")
-        self._of_role = {role: [node for node in self._nodes if node.totals.pool.role == role] for role in roles}
         model = pools[0].model
         self._kv_size = transfer_size(model.shape, model.kv_dtype)
+        self._router = Router(self._nodes, settings, mode, self._kv_size)
         self._network = Network([node.bytes_per_s for node in self._nodes])
         self._events: list[tuple[float, int, Node]] = []
         self._event = 0
@@ -104,58 +103,27 @@ class Simulation:
     # --- requests ---------------------------------------------------------------------------------------------------------
 
     def _arrive(self, number: int, arrival: Arrival) -> None:
-        reason = self._refusal(number, arrival)
+        leg, now = self._leg(number, arrival), arrival.at_s
+        reason = self._router.refusal(leg)
         if reason is not None:
             self._refused[reason] += 1
-            self._count(arrival.at_s)
-            return
-        leg = self._leg(number, arrival)
-        if self._mode == "monolithic":
-            self._whole(leg, self._of_role["mixed"])
-        elif self._mode == "conditional" and self._stays_local(leg):
-            self._whole(leg, self._of_role["decode"])
-        else:
+            self._count(now)
+        elif self._router.splits(leg, now):
+            node = self._router.prefill(leg, now).node
             leg.output_tokens = 1
             leg.hold = True
-            node = choose(self._of_role["prefill"], leg, arrival.at_s, self._settings.prefix_weight)
-            assert node is not None
-            self._submit(leg, node, arrival.at_s)
+            self._submit(leg, node, now)
+        else:
+            self._submit(leg, self._router.whole(leg, now).node, now)
 
     def _leg(self, number: int, arrival: Arrival) -> Leg:
         full = arrival.prompt_tokens // self._settings.block_size
         shared = min(self._settings.prefix_cached, arrival.prompt_tokens - 1)
         return Leg(number, arrival, arrival.prefix[:full], shared)
 
-    def _refusal(self, number: int, arrival: Arrival) -> str | None:
-        """Why no engine could ever serve it."""
-        longest = self._settings.max_model_len
-        if longest is not None and arrival.prompt_tokens + arrival.output_tokens > longest:
-            return f"longer than max_model_len ({longest} tokens)"
-        leg = self._leg(number, arrival)
-        last = "mixed" if self._mode == "monolithic" else "decode"
-        if not any(node.fits(leg) for node in self._of_role[last]):
-            return f"prompt and answer do not fit the KV cache of any {last} engine"
-        leg.output_tokens = 1
-        if self._mode != "monolithic" and not any(node.fits(leg) for node in self._of_role["prefill"]):
-            return "the prompt does not fit the KV cache of any prefill engine"
-        return None
-
-    def _stays_local(self, leg: Leg) -> bool:
-        """Mode conditional: remote only if both thresholds are reached, whichever decode engine holds most of the prompt."""
-        limits = self._settings.conditional
-        tokens = min(uncached(node, leg, leg.arrival.at_s) for node in self._of_role["decode"])
-        remote = tokens >= limits.min_uncached_tokens and tokens / leg.arrival.prompt_tokens >= limits.min_uncached_ratio
-        return not remote
-
-    def _whole(self, leg: Leg, nodes: Sequence[Node]) -> None:
-        node = choose(nodes, leg, leg.arrival.at_s, self._settings.prefix_weight)
-        assert node is not None
-        self._submit(leg, node, leg.arrival.at_s)
-
     def _submit(self, leg: Leg, node: Node, now: float) -> None:
-        prompt = 0 if leg.remote else uncached(node, leg, now)
-        kv_tokens = leg.prompt_tokens + leg.output_tokens
-        node.reserve(prompt, leg.output_tokens, kv_tokens)
+        prompt = 0 if leg.remote else node.uncached(leg, now)
+        node.reserve(prompt, leg.output_tokens, leg.prompt_tokens + leg.output_tokens)
         self._node_of[leg] = node, prompt
         leg.submitted_s = now
         node.engine.submit(leg)
@@ -176,10 +144,8 @@ class Simulation:
         """Prefill is done: choose the decode engine now."""
         leg = self._leg(prefill.number, prefill.arrival)
         leg.remote = True
-        node = choose(self._of_role["decode"], leg, now, self._settings.prefix_weight, self._kv_size)
-        assert node is not None
         self._prefill_of[leg.number] = prefill, source
-        self._submit(leg, node, now)
+        self._submit(leg, self._router.decode(leg, now).node, now)
 
     def _move(self, leg: Leg, node: Node, now: float) -> None:
         """The decode engine has room: its missing KV comes over the network."""

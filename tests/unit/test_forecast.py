@@ -141,16 +141,19 @@ def test_a_shared_prefix_leaves_linear_work_but_not_attention() -> None:
     assert served.e2e_s - served.ttft_s == pytest.approx(sum(model.step((), 1, 4096 + k).seconds for k in range(1, 10)))
 
 
-def test_conditional_mode_sends_only_long_uncached_prompts_through_a_prefill_engine() -> None:
+def test_conditional_mode_splits_long_uncached_prompts_when_they_would_delay_answers() -> None:
     blocks = tuple(range(256))
     arrivals = [
-        Arrival(0.0, 200, 10),  # short
+        Arrival(0.0, 200, 3000),  # short; its answer takes longer than all of this
         Arrival(5.0, 4096, 10, blocks),
         Arrival(10.0, 4096, 10, blocks),  # the decode engine holds it by now
         Arrival(15.0, 4096, 10),
     ]
     outcome = run("cond:1xTP4+1xTP4", arrivals, conditional=Conditional(512, 0.3))
-    assert [one.path for one in outcome.served] == ["whole", "split", "whole", "split"]
+    paths = {one.number: one.path for one in outcome.served}
+    assert [paths[number] for number in range(4)] == ["whole", "split", "whole", "split"]
+    idle = run("cond:1xTP4+1xTP4", arrivals[1:], conditional=Conditional(512, 0.3))
+    assert [one.path for one in idle.served] == ["whole"] * 3  # nobody is delayed, and a transfer is saved
 
 
 # --- summary -------------------------------------------------------------------------------------------------------------

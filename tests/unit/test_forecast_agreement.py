@@ -125,7 +125,7 @@ requests = st.lists(
     room=st.integers(100, 1500),
     horizon=st.none() | st.floats(0.6, 3),
 )
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_whatever_arrives_merged_and_single_steps_agree_and_no_request_is_lost(
     requests: list[tuple[float, int, int, int, int]],
     layout: str,

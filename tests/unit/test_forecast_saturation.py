@@ -81,7 +81,7 @@ def test_progress_ends_at_one() -> None:
     output=st.integers(20, 300),
     kind=st.sampled_from([("agg:{}xTP4", 1), ("agg:{}xTP4", 2), ("disagg:{}xTP4+2xTP4", 1), ("disagg:1xTP4+{}xTP4", 1)]),
 )
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_more_gpus_never_lower_capacity(seed: int, prompt: int, output: int, kind: tuple[str, int]) -> None:
     text, engines = kind
     arrivals = mixed(4, 60, prompt, output, seed=seed)
