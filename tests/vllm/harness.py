@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,8 @@ class RealEngine:
         return {source: self.metric(name, source=source) for source in ("external_kv_transfer", "local_compute")}
 
 
-def spec_of(id: str, model: Path, connector: Connector, kv_events: Mapping[str, Any] | None = None) -> EngineSpec:
-    return EngineSpec(
+def spec_of(id: str, model: Path, connector: Connector, **changes: Any) -> EngineSpec:
+    spec = EngineSpec(
         id=id,
         model=MODEL,
         source=str(model),
@@ -83,13 +83,12 @@ def spec_of(id: str, model: Path, connector: Connector, kv_events: Mapping[str, 
         args=ARGS,
         gpu_kind="cpu",
         kv_lease_s=KV_LEASE_S,
-        kv_events=kv_events or {},
     )
+    return replace(spec, **changes)
 
 
-def start(
-    id: str, model: Path, connector: Connector, folder: Path, kv_events: Mapping[str, Any] | None = None
-) -> RealEngine:
+def start(id: str, model: Path, connector: Connector, folder: Path, **changes: Any) -> RealEngine:
+    """`changes` replace fields of its spec."""
     own, shared, log = folder / id, folder / "shared", folder / f"{id}.log"
     own.mkdir()
     shared.mkdir(exist_ok=True)
@@ -99,7 +98,7 @@ def start(
     place = Place(
         host=HOST, port=port, side_port=side_port, folder=own, shared=shared, incarnation=1, engine_key=key, gpu_indices=(0,)
     )
-    launch = driver.launch(spec_of(id, model, connector, kv_events), 0, place)
+    launch = driver.launch(spec_of(id, model, connector, **changes), 0, place)
     env = child_environment(os.environ, launch.env, Marker("n1", id, 0, 1), folder)
     return RealEngine(id, f"http://{HOST}:{port}", key, EngineProcess.spawn(launch.argv, env, own, log), log, shared)
 
@@ -130,9 +129,9 @@ def stop(engine: RealEngine) -> None:
 
 
 @contextmanager
-def alone(model: Path, folder: Path, kv_events: Mapping[str, Any] | None = None) -> Iterator[RealEngine]:
+def alone(model: Path, folder: Path, **changes: Any) -> Iterator[RealEngine]:
     """One live engine of the tiny model, without a connector."""
-    engine = start("a", model, "none", folder, kv_events)
+    engine = start("a", model, "none", folder, **changes)
     try:
         wait_ready(engine)
         yield engine
@@ -141,12 +140,12 @@ def alone(model: Path, folder: Path, kv_events: Mapping[str, Any] | None = None)
 
 
 @contextmanager
-def pair(model: Path, connector: Connector, folder: Path) -> Iterator[tuple[RealEngine, RealEngine]]:
+def pair(model: Path, connector: Connector, folder: Path, **changes: Any) -> Iterator[tuple[RealEngine, RealEngine]]:
     """Two live engines of the tiny model that can hand off to each other, both started at once."""
     engines: list[RealEngine] = []
     try:
         for id in ("a", "b"):
-            engines.append(start(id, model, connector, folder))
+            engines.append(start(id, model, connector, folder, **changes))
         for engine in engines:
             wait_ready(engine)
         yield engines[0], engines[1]

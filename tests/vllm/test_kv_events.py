@@ -102,7 +102,7 @@ def test_events_and_counts_are_equal(tiny_model: Path, tmp_path: Path) -> None:
         socket.setsockopt(zmq.LINGER, 0)
         socket.subscribe(b"kv@")
         to = {"endpoint": f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"}
-        with harness.alone(tiny_model, tmp_path, to) as real:
+        with harness.alone(tiny_model, tmp_path, kv_events=to) as real:
 
             def ask_real(tokens: list[int], salt: str) -> object:
                 body = {"model": harness.MODEL, "prompt": tokens, "max_tokens": 1 + len(tokens) % 2}
