@@ -15,8 +15,8 @@ from itertools import islice
 MAX_BLOCKS = 100_000
 """Entries of all engines together; about 200 bytes each."""
 
-SPARE = 16
-"""A full holder lets 1/16 of its blocks go at once: the oldest entry of a dict is cheap to find only now and then."""
+SPARE = 64
+"""A full holder lets 1/64 of its blocks go at once: the oldest entry of a dict is cheap to find only now and then."""
 
 
 @dataclass(frozen=True, slots=True)

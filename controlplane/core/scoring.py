@@ -1,7 +1,8 @@
 """How many seconds until an engine could serve a leg: what the router has reserved on it, measured rates, prefixes. Pure.
 
-Design, section 6: work queued ahead ÷ the engine's measured rate + `PREFIX_WEIGHT` x the leg's uncached tokens ÷ its prefill
-rate; for a decode leg, instead of the last, the KV it must pull ÷ the pair's measured bandwidth.
+Work queued ahead ÷ the engine's measured rate + `PREFIX_WEIGHT` x the leg's uncached tokens ÷ its prefill rate (at most
+`PATIENCE_S` more than their plain seconds); for a decode leg, instead of the last, the KV it must pull ÷ the pair's measured
+bandwidth. See `manage.py bench routing_quality` for what these two constants do.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import Literal, NamedTuple, Protocol
 
 from controlplane.core.protocol import EngineRoute
 
-PREFIX_WEIGHT = 3.0
+PREFIX_WEIGHT = 5.0
 """An uncached token counts this often: a prefix that is computed twice takes cache and time from requests to come."""
+PATIENCE_S = 5.0
+"""For a prefix that is held elsewhere a request never waits longer than this beyond what would be soonest for it: an engine
+with a hot prefix and a long queue is passed by, and then another engine holds that prefix too."""
 
 DEFAULT_PREFILL_TOKENS_PER_S = 8000.0
 DEFAULT_DECODE_TOKENS_PER_S = 1000.0
@@ -192,7 +196,7 @@ class Estimate(NamedTuple):
     ahead: float
     own: float
     score: float
-    """What engines are compared by: uncached tokens count `PREFIX_WEIGHT` times, and an engine's low weight adds to it."""
+    """What engines are compared by: `own` counts more for uncached tokens, and an engine's low weight adds to all of it."""
 
 
 def estimate(leg: Leg, engine: Candidate, request: Request, source: Source | None = None) -> Estimate:
@@ -201,7 +205,7 @@ def estimate(leg: Leg, engine: Candidate, request: Request, source: Source | Non
     ahead = seconds_ahead(engine, request)
     if leg != "decode":
         own = request.uncached(route.id) / rates.prefill
-        score = ahead + PREFIX_WEIGHT * own
+        score = ahead + own + min((PREFIX_WEIGHT - 1.0) * own, PATIENCE_S)
     elif source is not None:
         own = source.kv_bytes(request.uncached(route.id)) / engine.links.bytes_per_s(source.engine)
         score = ahead + own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.kvindex import NO_PREFIX, SPARE, KvIndex, Prefix
+from controlplane.core.kvindex import NO_PREFIX, KvIndex, Prefix
 
 
 def chain(*parts: int) -> list[int]:
@@ -42,14 +42,14 @@ def test_the_same_block_after_another_prefix_is_another_one() -> None:
 
 def test_a_full_engine_forgets_what_was_used_longest_ago_and_ends_before_starts() -> None:
     index = KvIndex()
-    a = index.add("a", capacity=SPARE)
+    a = index.add("a", capacity=16)
     old, new = chain(*range(8)), chain(*range(100, 108))
     a.insert(old, 0)
     a.insert(new, 1)
     assert (found(index, old), found(index, new)) == ({"a": 8}, {"a": 8})
     a.insert(chain(50), 2)
-    assert len(a.held) <= SPARE
-    assert found(index, old) == {"a": 6}
+    assert len(a.held) <= 16
+    assert found(index, old) == {"a": 7}
     assert found(index, new) == {"a": 8}
     a.insert(old, 3)
     a.insert(chain(*range(200, 203)), 4)

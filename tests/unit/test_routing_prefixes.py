@@ -48,13 +48,13 @@ D = engine("d", "decode")
     [
         ({}, 0, "either"),
         ({"warm": 5000}, 0, "warm"),
-        ({"warm": 5000}, 14_000, "warm"),
-        ({"warm": 5000}, 16_000, "cold"),
-        ({"warm": 5000, "cold": 4000}, 4000, "cold"),
+        ({"warm": 5000}, 24_000, "warm"),
+        ({"warm": 5000}, 26_000, "cold"),
+        ({"warm": 5000, "cold": 4000}, 6000, "cold"),
         ({"warm": 1_000_000}, 0, "warm"),
     ],
 )  # fmt: skip
-def test_a_prefix_is_worth_three_times_its_seconds_of_queue(cached: Any, queued_tokens: int, chosen: str) -> None:
+def test_a_prefix_is_worth_five_times_its_seconds_of_queue(cached: Any, queued_tokens: int, chosen: str) -> None:
     warm, cold = engine("warm", "prefill"), engine("cold", "prefill")
     warm.load.reserve(queued_tokens, 0)
     found = {
@@ -65,13 +65,24 @@ def test_a_prefix_is_worth_three_times_its_seconds_of_queue(cached: Any, queued_
     assert found == ({"warm", "cold"} if chosen == "either" else {chosen})
 
 
+@pytest.mark.parametrize(("queue_s", "chosen"), [(24, "warm"), (26, "cold")])
+def test_nobody_waits_much_longer_for_a_long_prefix_than_to_compute_it(queue_s: int, chosen: str) -> None:
+    """200,000 tokens, 20 s to compute: 5 s more are waited for the engine that holds them, not 80."""
+    warm, cold = engine("warm", "prefill"), engine("cold", "prefill")
+    warm.load.reserve(queue_s * 10_000, 0)
+    need = request(prompt_tokens=200_000, cached={"warm": 200_000})
+    choice = routing.choose("prefill", [warm, cold, D], need).engine
+    assert choice is not None
+    assert choice.route.id == chosen
+
+
 def test_a_hot_prompt_does_not_pile_up_on_one_engine() -> None:
     """One system prompt of 4,000 tokens in front of 200 new ones, faster than one engine can compute."""
     engines, index = [engine(f"p{number}", "prefill") for number in range(4)], KvIndex()
     holders = {each.route.id: index.add(each.route.id) for each in engines}
-    taken, longest = Counter[str](), 0.0
+    taken, widest = Counter[str](), 0
     keys = list(range(1, 9))
-    for number in range(400):
+    for number in range(2000):
         cached = {holder.name: 500 * blocks for holder, blocks in index.match(keys).items()}
         need = request(prompt_tokens=4200, cached=cached, session=number * 7919)
         choice = routing.choose("prefill", [*engines, D], need)
@@ -79,10 +90,12 @@ def test_a_hot_prompt_does_not_pile_up_on_one_engine() -> None:
         choice.engine.load.reserve(need.uncached(choice.engine.route.id), 0)
         holders[choice.engine.route.id].insert(keys, number)
         taken[choice.engine.route.id] += 1
-        longest = max(longest, max(each.load.prefill_tokens for each in engines))
+        queues = [each.load.prefill_tokens for each in engines]
+        widest = max(widest, max(queues) - min(queues))
         for each in engines:
             each.load.prefill_tokens = max(0, each.load.prefill_tokens - 40)
-    assert max(taken.values()) < 1.3 * 100
+    assert max(taken.values()) < 1.3 * 2000 / 4
+    assert widest < 5 * 4000 + 4200
     assert index.match(keys).keys() == set(holders.values())
 
 
@@ -93,7 +106,7 @@ def test_the_best_rejected_engines_are_told_with_their_scores() -> None:
     choice = routing.choose("prefill", [*engines[::-1], D], request())
     assert choice.engine is engines[0]
     assert choice.seconds == pytest.approx(1.0)
-    assert [(id, pytest.approx(score)) for id, score in choice.others] == [("b", 4.0), ("c", 5.0)]
+    assert [(id, pytest.approx(score)) for id, score in choice.others] == [("b", 6.0), ("c", 7.0)]
     assert routing.choose("prefill", [engines[0], D], request()).others == ()
 
 
