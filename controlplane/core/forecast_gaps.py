@@ -49,10 +49,6 @@ class Gaps:
         self.count += other.count
         self.total_s += other.total_s
 
-    @property
-    def mean_s(self) -> float | None:
-        return self.total_s / self.count if self.count else None
-
     def quantile(self, q: float) -> float:
         """The duration that a share `q` (0..1) of all tokens do not exceed. Raises ValueError when there are none."""
         if not self.count:

@@ -45,11 +45,9 @@ def test_merged_gaps_are_those_of_both() -> None:
     assert one.quantile(0.5) == pytest.approx(0.1, rel=0.001)
     assert one.quantile(1.0) == pytest.approx(0.4, rel=0.001)
     assert one.share_within(0.2) == 0.99
-    assert one.mean_s == pytest.approx(0.103)
 
 
 def test_gaps_of_nothing_have_no_quantile() -> None:
-    assert Gaps().mean_s is None
     assert Gaps().share_within(0.1) == 1.0
     with pytest.raises(ValueError, match="no token"):
         Gaps().quantile(0.5)
