@@ -125,6 +125,20 @@ class Calibration:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         base_gpu(self.gpu)
 
+    def notes(self, tensor_parallel: int) -> list[str]:
+        """What must be known where its constants are used for engines of so many GPUs."""
+        errors = ", ".join(f"{error.median:.0%} of {name}" for name, error in self.errors.items())
+        notes = [
+            f"{self.gpu}: constants from the metrics of {self.model} at TP{self.tensor_parallel} (median error {errors})"
+        ]
+        if self.uncertain:
+            notes.append(f"{self.gpu}: the calibration's load did not tell {', '.join(self.uncertain)}")
+        if tensor_parallel != self.tensor_parallel:
+            notes.append(f"{self.gpu}: calibrated at TP{self.tensor_parallel}, used at TP{tensor_parallel}")
+        if self.request_s:
+            notes.append(f"{self.gpu}: HTTP and tokens add {self.request_s * 1e3:.1f} ms to every TTFT, not counted here")
+        return notes
+
     def calibrated_gpu(self) -> Gpu:
         """The kind of GPU as this engine showed it: what to build a `perf.PhaseModel` on."""
         return calibrated(base_gpu(self.gpu), self.constants)
@@ -157,7 +171,7 @@ def read_calibration(document: Any) -> Calibration:
     try:
         return decode(Calibration, document)
     except WrongShape as error:
-        raise CalibrationRefused(f"calibration: {error}; write it with `manage.py calibrate`") from None
+        raise CalibrationRefused(f"{error}; write it with `manage.py calibrate`") from None
 
 
 def calibration_document(calibration: Calibration) -> dict[str, Any]:

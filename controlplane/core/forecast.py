@@ -11,7 +11,7 @@ renewed, so that none ends), failures, the router's and clients' own time, hits 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from controlplane.core.forecast_gaps import Gaps
 from controlplane.core.forecast_run import Simulation
@@ -27,7 +27,7 @@ from controlplane.core.forecast_types import (
     Served,
     Settings,
 )
-from controlplane.core.gpus import gpu
+from controlplane.core.gpus import Gpu, gpu
 from controlplane.core.layout import Layout
 from controlplane.core.modelconfig import Shape
 from controlplane.core.perf import PhaseModel
@@ -70,10 +70,11 @@ def simulate(
     return simulate_pools(pools_of(shape, layout, settings), arrivals, settings, layout.mode, progress)
 
 
-def pools_of(shape: Shape, layout: Layout, settings: Settings) -> tuple[Pool, ...]:
-    """The layout's pools with the model on their GPUs. Raises DoesNotFit, UnknownGpu."""
+def pools_of(shape: Shape, layout: Layout, settings: Settings, kind: Callable[[str], Gpu] = gpu) -> tuple[Pool, ...]:
+    """The layout's pools with the model on their GPUs. `kind` knows GPUs by name: the GPU table, or what a calibration made
+    of it. Raises DoesNotFit, UnknownGpu."""
     return tuple(
-        Pool(each.role, each.engines, PhaseModel(shape, gpu(each.gpu), each.tensor_parallel, settings.kv_dtype))
+        Pool(each.role, each.engines, PhaseModel(shape, kind(each.gpu), each.tensor_parallel, settings.kv_dtype))
         for each in layout.pools
     )
 

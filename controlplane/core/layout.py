@@ -8,7 +8,7 @@ GPUs each, `@kind` their kind of GPU (core/gpus.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from controlplane.core.gpus import GPUS
@@ -115,8 +115,9 @@ _STEPS = (
 """The same as _POOL in pieces, to say which one is missing."""
 
 
-def parse_layout(text: str, default_gpu: str) -> Layout:
-    """Read a layout; pools without `@kind` get `default_gpu`. Raises LayoutRefused, which names the position."""
+def parse_layout(text: str, default_gpu: str, kinds: Collection[str] = GPUS) -> Layout:
+    """Read a layout of GPUs of these kinds; pools without `@kind` get `default_gpu`. Raises LayoutRefused, which names the
+    position."""
     if len(text) > MAX_CHARS:
         raise LayoutRefused(text, MAX_CHARS, "is longer than any layout")
     word, colon, _ = text.partition(":")
@@ -135,14 +136,14 @@ def parse_layout(text: str, default_gpu: str) -> Layout:
                 wanted = f"'+' and the {role} pool" if len(pools) < needed else "'+' and another pool, or the end"
                 raise LayoutRefused(text, at + 1, f"expected {wanted}")
             at += 1
-        pool, at = _pool(text, at, role, default_gpu)
+        pool, at = _pool(text, at, role, default_gpu, kinds)
         pools.append(pool)
     if at != len(text):
         raise LayoutRefused(text, at + 1, f"expected the end after {len(pools)} pools")
     return Layout(mode, tuple(pools))
 
 
-def _pool(text: str, start: int, role: Role, default_gpu: str) -> tuple[PoolLayout, int]:
+def _pool(text: str, start: int, role: Role, default_gpu: str, kinds: Collection[str]) -> tuple[PoolLayout, int]:
     """The pool that is written at `start`, and where it ends."""
     found = _POOL.match(text, start)
     if not found:
@@ -152,8 +153,8 @@ def _pool(text: str, start: int, role: Role, default_gpu: str) -> tuple[PoolLayo
     kind, where = default_gpu, start
     if found["at"] is not None:
         kind, where = found["gpu"].lower(), found.start("gpu")
-    if kind not in GPUS:
-        raise LayoutRefused(text, where + 1, f"GPU kind {kind[:60]!r} is not known (known: {', '.join(GPUS)})")
+    if kind not in kinds:
+        raise LayoutRefused(text, where + 1, f"GPU kind {kind[:60]!r} is not known (known: {', '.join(kinds)})")
     return PoolLayout(role, engines, degree, kind), found.end()
 
 

@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 from controlplane.core import gpus as gpu_table
 from controlplane.core import kvsize
+from controlplane.core.calibration import CPU, Calibration
 from controlplane.core.forecast import ForecastRefused, Settings
+from controlplane.core.gpus import Gpu
 from controlplane.core.layout import MAX_TENSOR_PARALLEL, Layout
 from controlplane.core.protocol import Mode, Role, Slo
 from controlplane.core.shapes import Shape
@@ -60,9 +62,6 @@ class Hardware:
                     raise ForecastRefused(
                         f"{name.replace('_', '-')} {degree} needs {degree} GPUs for one engine, there are {self.gpus}"
                     )
-        for kind in (self.gpu, self.prefill_gpu, self.decode_gpu):
-            if kind is not None:
-                gpu_table.gpu(kind)
 
     @property
     def kinds(self) -> tuple[str, str]:
@@ -99,6 +98,8 @@ class ForecastRequest:
     weights: str = "auto"
     """Type of the weights, one of phases.WEIGHTS."""
     kv_dtype: str = "auto"
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    """By kind of GPU."""
     max_num_seqs: int = MAX_NUM_SEQS
     max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS
 
@@ -117,8 +118,9 @@ class ForecastRequest:
             checks.positive("network-gbps", self.network_gbps, MAX_GBPS, "Gb/s")
         self._check_layouts()
         self._check_prefix()
+        for kind in (*self.kinds, *self.prices):
+            self.gpu(kind)
         for kind, price in self.prices.items():
-            gpu_table.gpu(kind)
             checks.positive(f"price of {kind}", price, MAX_PRICE, "US$/h")
         self._check_length()
 
@@ -134,6 +136,7 @@ class ForecastRequest:
             block_size=self.traffic.block_tokens or Settings.block_size,
             network_gbps=self.network_gbps,
             kv_dtype=self.kv_dtype,
+            kv_tokens=self.calibrations[CPU].kv_tokens if self.kinds == {CPU} else None,
             prefix_cached=self.prefix_cached,
             max_model_len=self.shape.max_positions or None,
         )
@@ -145,12 +148,24 @@ class ForecastRequest:
 
     def price(self, kind: str) -> float:
         """US$ per GPU-hour."""
-        return self.prices.get(kind, gpu_table.gpu(kind).price_per_hour)
+        return self.prices.get(kind, self.gpu(kind).price_per_hour)
+
+    def gpu(self, kind: str) -> Gpu:
+        """The kind as its calibration has it, else as in the GPU table. Raises UnknownGpu."""
+        calibration = self.calibrations.get(kind)
+        return calibration.calibrated_gpu() if calibration else gpu_table.gpu(kind)
+
+    @property
+    def kinds(self) -> set[str]:
+        """Kinds of GPU that engines may have."""
+        if self.layouts:
+            return {pool.gpu for layout in self.layouts for pool in layout.pools}
+        return set(self.hardware.kinds)
 
     @property
     def every_price(self) -> dict[str, float]:
         """US$ per GPU-hour of every kind."""
-        return {kind: self.price(kind) for kind in gpu_table.GPUS}
+        return {kind: self.price(kind) for kind in (*gpu_table.GPUS, *self.calibrations)}
 
     @property
     def most_tokens(self) -> int:

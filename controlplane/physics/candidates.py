@@ -12,7 +12,6 @@ from typing import Any
 
 from controlplane.core.comparison import Lengths
 from controlplane.core.forecast import ForecastRefused
-from controlplane.core.gpus import gpu as gpu_named
 from controlplane.core.layout import Layout, monolithic
 from controlplane.core.perf import DoesNotFit, PhaseModel
 from controlplane.core.protocol import Mode, Role
@@ -54,7 +53,7 @@ def candidates(asked: ForecastRequest, probe: Probe) -> Candidates:
 
 def model_on(asked: ForecastRequest, kind: str, degree: int) -> PhaseModel:
     """The model on engines of `degree` GPUs. Raises DoesNotFit if it cannot run there, by how many GB."""
-    model = PhaseModel(asked.shape, gpu_named(kind), degree, asked.kv_dtype)
+    model = PhaseModel(asked.shape, asked.gpu(kind), degree, asked.kv_dtype)
     settings = asked.settings
     model.kv_capacity_tokens(settings.memory_utilization, settings.max_num_batched_tokens)
     return model
@@ -157,8 +156,8 @@ class _Chooser:
                 self.hardware.gpus,
                 lengths,
                 limits,
-                gpu_named(prefill_kind),
-                decode_gpu=gpu_named(decode_kind),
+                asked.gpu(prefill_kind),
+                decode_gpu=asked.gpu(decode_kind),
                 kv_dtype=asked.kv_dtype,
                 prices=prices,
             )

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from controlplane.core.forecast import Forecast, Outcome
-from controlplane.core.gpus import gpu as gpu_named
 from controlplane.core.layout import Layout
 from controlplane.physics import forecastdoc
 from controlplane.physics.asked import ForecastRequest
@@ -93,8 +92,15 @@ def _results(asked: ForecastRequest, runs: Runs, chosen: Sequence[Candidate], to
 
             made.append(runs.run(candidate.layout, seed, progress))
             done += 1
-        results.append(_Result(candidate, tuple(made), summed(asked, made)))
+        told_of = replace(candidate, notes=(*candidate.notes, *_calibrated(asked, candidate.layout)))
+        results.append(_Result(told_of, tuple(made), summed(asked, made)))
     return results
+
+
+def _calibrated(asked: ForecastRequest, layout: Layout) -> list[str]:
+    """What must be known of the calibrations that the layout's pools use."""
+    used = {(pool.gpu, pool.tensor_parallel) for pool in layout.pools if pool.gpu in asked.calibrations}
+    return list(dict.fromkeys(note for kind, degree in sorted(used) for note in asked.calibrations[kind].notes(degree)))
 
 
 def _best(results: Sequence[_Result]) -> _Result:
@@ -183,7 +189,7 @@ def _inputs(asked: ForecastRequest, results: Sequence[_Result]) -> dict[str, Any
 
 
 def _kind(asked: ForecastRequest, kind: str) -> Mapping[str, Any]:
-    gpu = gpu_named(kind)
+    gpu = asked.gpu(kind)
     return {
         "price_per_hour": asked.price(kind),
         "price_basis": "given" if kind in asked.prices else "guess",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from controlplane.core.calibration import Calibration, read_calibration
 from controlplane.core.forecast import ForecastRefused
 from controlplane.core.gpus import GPUS
 from controlplane.core.layout import EXAMPLES, parse_layout
@@ -49,6 +51,14 @@ def _add_hardware(parser: ArgumentParser) -> None:
     )
     group.add_argument(
         "--price", action="append", default=[], metavar="KIND=USD", help="US$ per GPU-hour, repeatable; default: list price"
+    )
+    group.add_argument(
+        "--calibration",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="constants of a kind of GPU from an engine's own metrics (manage.py calibrate), repeatable",
     )
     group.add_argument("--dtype", default="auto", metavar="TYPE", help=f"of the weights: {', '.join(WEIGHTS)}")
     group.add_argument("--kv-dtype", default="auto", metavar="TYPE", help="of the KV cache, e.g. fp8; auto: the model's own")
@@ -100,7 +110,11 @@ def _add_goal(parser: ArgumentParser) -> None:
 
 def asked(options: Mapping[str, Any]) -> ForecastRequest:
     """The request that the options mean. Raises ForecastRefused and the errors of the parts it reads."""
-    layouts = tuple(parse_layout(text, options["gpu"]) for text in options["layout"])
+    calibrations = {each.gpu: each for each in map(_calibration, options["calibration"])}
+    if len(calibrations) < len(options["calibration"]):
+        raise ForecastRefused("give one --calibration for each kind of GPU")
+    kinds = {**GPUS, **calibrations}
+    layouts = tuple(parse_layout(text, options["gpu"], kinds) for text in options["layout"])
     if layouts and options["mode"] != "compare":
         raise ForecastRefused("give --mode or --layout, not both: a layout names its mode (agg, disagg, cond)")
     seeds = options["seeds"]
@@ -121,9 +135,19 @@ def asked(options: Mapping[str, Any]) -> ForecastRequest:
         prices=dict(map(_price, options["price"])),
         weights=options["dtype"],
         kv_dtype=options["kv_dtype"],
+        calibrations=calibrations,
         max_num_seqs=options["max_num_seqs"],
         max_num_batched_tokens=options["max_num_batched_tokens"],
     )
+
+
+def _calibration(path: Path) -> Calibration:
+    try:
+        return read_calibration(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ForecastRefused(f"calibration {str(path)!r:.200}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as problem:  # no JSON, no text, or no calibration
+        raise ForecastRefused(f"calibration {str(path)!r:.200}: {problem}") from None
 
 
 def _hardware(options: Mapping[str, Any]) -> Hardware:

@@ -19,7 +19,7 @@ from controlplane.core.forecast import (
     Progress,
     highest_rate,
     pools_of,
-    simulate,
+    simulate_pools,
     summarise,
 )
 from controlplane.core.layout import Layout
@@ -108,7 +108,7 @@ class _Highest:
 
     def _at_highest(self, layout: Layout, arrivals: Sequence[Arrival], progress: Progress | None, tolerance: float) -> Run:
         asked = self.asked
-        pools = pools_of(asked.shape, layout, asked.settings)
+        pools = pools_of(asked.shape, layout, asked.settings, asked.gpu)
         found = highest_rate(
             pools, arrivals, asked.settings, layout.mode, Criterion(asked.slo, tolerance=tolerance), progress
         )
@@ -149,7 +149,8 @@ class _Steady:
 
 
 def _simulated(asked: ForecastRequest, layout: Layout, arrivals: Sequence[Arrival], progress: Progress | None) -> Outcome:
-    return simulate(asked.shape, layout, arrivals, asked.settings, progress)
+    pools = pools_of(asked.shape, layout, asked.settings, asked.gpu)
+    return simulate_pools(pools, arrivals, asked.settings, layout.mode, progress)
 
 
 def summed(asked: ForecastRequest, runs: Sequence[Run]) -> Forecast:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from controlplane.core.comparison import VLLM, Lengths
 from controlplane.core.forecast import ForecastRefused
-from controlplane.core.gpus import gpu as gpu_named
 from controlplane.core.layout import Layout, PoolLayout
 from controlplane.core.splitengines import Candidates, Engine, Grid, Limits, Question, candidates
 from controlplane.physics.asked import MAX_GPUS, ForecastRequest
@@ -76,7 +75,7 @@ def _engines(asked: ForecastRequest, pool: PoolLayout, lengths: Lengths, limits:
         decode_batches=_up_to(whole.decode_batches, asked.max_num_seqs),
     )
     question = Question(asked.shape, lengths, limits, VLLM, grid, MAX_GPUS, asked.kv_dtype)
-    return candidates(question, pool.role, gpu_named(pool.gpu))
+    return candidates(question, pool.role, asked.gpu(pool.gpu))
 
 
 def _up_to(batches: Sequence[int], most: int) -> tuple[int, ...]:
