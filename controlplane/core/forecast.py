@@ -2,7 +2,7 @@
 
 `simulate` runs a layout over arrivals, `summarise` puts the outcomes of several seeds together. The engines follow
 `core.batching` (token budget, chunked prefill, paged blocks, prefix cache, preemption) on `core.perf`'s step times; with
-`Settings.exact` they run it step by step, otherwise equal decode steps are merged (the same results, 10 to 50 times
+`Settings.exact` they run it step by step, otherwise equal decode steps are merged (the same results, 4 to 20 times
 sooner). KV moves at the links' shared bandwidth. In disaggregated mode the first token that counts is the decode engine's:
 TTFT = queue + prefill + KV transfer + decode queue + one decode step. Not modelled: leases (a waiting decode leg's is
 renewed, so that none ends), failures, the router's and clients' own time, hits on blocks of generated tokens.
