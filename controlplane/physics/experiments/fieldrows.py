@@ -138,7 +138,7 @@ def _p99(document: Document) -> Finding:
     }
     rows = document["long"]
     figures = [
-        Figure(f"p99 of {what}, whole ÷ split, at {_rates(rows)} req/s", ", ".join(times(gain(row, name)) for row in rows))
+        Figure(f"p99 of {what}, whole ÷ split", ", ".join(times(gain(row, name)) for row in rows))
         for name, what in names.items()
     ]
     reached = [
@@ -149,7 +149,7 @@ def _p99(document: Document) -> Finding:
     return Finding(
         "p99 latency once split",
         "2 × better or more",
-        tuple(figures),
+        (_loads(rows), *figures),
         f"2 × or more: {'; '.join(reached)}; not in the rest" if reached else "differs: 2 × is reached nowhere",
         "What is split off is the waiting of answers for other prompts, so the gaps between tokens gain at once when "
         "stalls are more than 1 % of them, and whole answers gain with load. The time to first token gets longer: to "
@@ -162,13 +162,14 @@ def _short(document: Document) -> Finding:
     rows = document["short"]
     figures = [
         Figure(
-            f"{what}, {rank}, {name}, at {_rates(rows)} req/s",
+            f"{what}, {rank}, {name}",
             ", ".join(_worse(gain(row, key, rank, other)) for row in rows),
         )
         for other, name in (("split", "best split"), ("split_for_long", f"split for long prompts ({_split(rows[0])})"))
         for key, what in (("ttft_ms", "time to first token"), ("e2e_ms", "whole answer"))
         for rank in ("p50", "p99")
     ]
+    figures += [_capacity(document, "short", "short requests"), _capacity(document, "long", "long ones")]
     answer_ms = rows[0]["whole"]["e2e_ms"]["p50"]
     low, high = (milliseconds(share * answer_ms) for share in FIELD_SHORT)
     worst = max(1 / gain(row, "e2e_ms") - 1 for row in rows)
@@ -176,14 +177,29 @@ def _short(document: Document) -> Finding:
     return Finding(
         f"Short requests ({document['short_tokens'][0]} prompt and {document['short_tokens'][1]} answer tokens) once split",
         "20–30 % worse",
-        tuple(figures),
+        (_loads(rows), *figures),
         f"first tokens come at least {100 * first:.0f} % later at p50; whole answers are at most {100 * worst:.1f} % "
-        "worse at p99",
-        "The model charges a split request for the bytes it moves, one more decode step and the queues; it knows no "
-        "fixed cost of a handoff (handshakes, two servers' scheduling, the router's own time). To make a whole answer"
-        f" 20–30 % worse, such costs alone would have to be {low} to {high} a request. Whether the field meant "
-        "answers, first tokens or requests per GPU is not known.",
+        f"worse at p99; the rate that the GPUs can serve changes by {_capacity_change(document, 'short')}",
+        "The simulation charges a split request for the bytes it moves, one more decode step and the queues; it knows "
+        "no fixed cost of a handoff (handshakes, two servers' scheduling, the router's own time). To make a whole answer "
+        f"20–30 % worse, such costs alone would have to be {low} to {high} a request. The highest rate is counted as "
+        "capacity tools do: one prompt in a prefill step, which for short ones mostly reads weights, and allowances for "
+        "split pools (core/comparison.py). Whether the field meant answers, first tokens or requests per GPU is not known.",
     )
+
+
+def _capacity(document: Document, kind: str, what: str) -> Figure:
+    capacity, slo = document["capacity"][kind], document["slo"]
+    limits = f"TTFT {milliseconds(slo['ttft_ms'])}, ITL {milliseconds(slo['itl_ms'])}"
+    return Figure(
+        f"highest rate, {what}: steady means within {limits}",
+        f"{capacity['whole']:.0f} → {capacity['split']:.0f} req/s ({_capacity_change(document, kind)})",
+    )
+
+
+def _capacity_change(document: Document, kind: str) -> str:
+    capacity = document["capacity"][kind]
+    return f"{100 * (capacity['split'] / capacity['whole'] - 1):+.0f} %"
 
 
 def _transfer(document: Document) -> Finding:
@@ -229,8 +245,9 @@ def _nearest(shares: Mapping[str, float], low: float, high: float) -> str:
     return f"nearest: {name}, {percent(shares[name])}" + (f" ({points:.1f} points off)" if points >= 0.05 else "")
 
 
-def _rates(rows: Sequence[Document]) -> str:
-    return ", ".join(f"{row['rate']:g}" for row in rows)
+def _loads(rows: Sequence[Document]) -> Figure:
+    """What the lists of figures that follow belong to."""
+    return Figure("requests per second", ", ".join(f"{row['rate']:g}" for row in rows))
 
 
 def _worse(gained: float) -> str:

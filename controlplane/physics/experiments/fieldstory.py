@@ -17,9 +17,12 @@ from controlplane.core.modelconfig import read_shape
 from controlplane.core.perf import DoesNotFit, PhaseModel, StepCost
 from controlplane.core.protocol import Slo
 from controlplane.core.shapes import Shape
+from controlplane.physics.asked import ForecastRequest
 from controlplane.physics.catalog import read_config
 from controlplane.physics.experiments import timeline
 from controlplane.physics.forecasting import Report
+from controlplane.physics.steady import steady
+from controlplane.physics.traffic import Drawn
 from controlplane.physics.workload import Distribution, draw
 
 MODEL, GPU, GPUS, TENSOR_PARALLEL = "llama-3.1-70b", "h100-sxm", 64, 4
@@ -77,7 +80,7 @@ def field_story(report: Report = lambda what, share: None, plan: Plan = Plan()) 
     short = [
         _short(story, rate, for_long, 0.75 + 0.2 * nth / len(plan.short_rates)) for nth, rate in enumerate(plan.short_rates)
     ]
-    report("timeline", 0.95)
+    report("steady state", 0.95)
     return {
         "model": MODEL,
         "gpu": GPU,
@@ -92,6 +95,8 @@ def field_story(report: Report = lambda what, share: None, plan: Plan = Plan()) 
         "decode_other_tp": [{"tensor_parallel": degree, **_other_degree(shape, degree)} for degree in OTHER_DEGREES],
         "transfer": [{"gbps": gbps, "milliseconds": 1e3 * transfer_s(shape, LONG[0], gbps)} for gbps in LINKS_GBPS],
         "transfer_bytes": kvsize.kv_bytes_of_shape(shape) * LONG[0],
+        "slo": {"ttft_ms": SLO.ttft_ms, "itl_ms": SLO.itl_ms},
+        "capacity": {"long": _capacity(LONG), "short": _capacity(SHORT)},
         "long": long,
         "short": short,
         "timeline": timeline.document(story.model, SETTINGS, LONG, TIMELINE_RATE, _pools(for_long), TIMELINE_SECONDS),
@@ -210,6 +215,16 @@ def _stalled(gaps: Gaps) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if gaps.quantile(middle) >= limit else (middle, high)
     return 1 - high
+
+
+def _capacity(tokens: tuple[int, int]) -> dict[str, Any]:
+    """Requests/s whole and on the split that takes most, in a steady state whose means keep the SLO (physics/steady.py)."""
+    traffic = Drawn(Distribution(*tokens, rate=1.0, seconds=1.0))
+    asked = ForecastRequest(MODEL, read_config(MODEL), traffic, SLO, max_num_seqs=SETTINGS.max_num_seqs)
+    rates = {layout.text: steady(asked, layout).rate for layout in splits()}
+    best = max(rates, key=lambda text: rates[text])
+    prefill, decode = _pools(best)
+    return {"whole": steady(asked, whole()).rate, "split": rates[best], "prefill": prefill, "decode": decode}
 
 
 def _pools(layout: str) -> tuple[int, int]:
