@@ -38,26 +38,26 @@ NO_PREFIX = Prefix()
 
 
 class Holder:
-    """What one incarnation of an engine holds. Made by `KvIndex.add`."""
+    """What one incarnation of an engine holds: nothing before it has entered the index, and after it was closed."""
 
-    __slots__ = ("_bit", "_index", "capacity", "held", "name")
+    __slots__ = ("_index", "bit", "capacity", "held", "name")
 
-    def __init__(self, index: KvIndex, bit: int, name: str, capacity: int) -> None:
+    def __init__(self, index: KvIndex, name: str, capacity: int = 0) -> None:
         self.name = name
         self.capacity = capacity
         """Blocks its cache has; 0: not known. May be set at any time."""
         self.held: dict[int, float] = {}
         """Key -> when it was last used; the least recently used first."""
+        self.bit = 0
+        """Its place in the index, which sets it; 0: not there."""
         self._index = index
-        self._bit = bit
-        """0 once closed."""
 
     def insert(self, keys: Sequence[int], now: float) -> None:
-        """The engine computes or has fetched this prefix: its blocks are the most recently used. Nothing once closed."""
-        if not self._bit:
+        """The engine computes or fetches this prefix: its blocks are the most recently used. Nothing outside the index."""
+        if not self.bit:
             return
         limit = self._index.limit(self)
-        held, holders, bit = self.held, self._index.holders, self._bit
+        held, holders, bit = self.held, self._index.holders, self.bit
         for key in reversed(keys[:limit]):
             if held.pop(key, None) is None:
                 holders[key] = holders.get(key, 0) | bit
@@ -85,12 +85,10 @@ class Holder:
     def close(self) -> None:
         """The engine is gone or replaced. Its place can be given to another."""
         self.forget()
-        bit, self._bit = self._bit, 0
-        if bit:
-            self._index.release(bit)
+        self._index.leave(self)
 
     def _drop(self, count: int) -> None:
-        held, holders, bit = self.held, self._index.holders, self._bit
+        held, holders, bit = self.held, self._index.holders, self.bit
         for key in list(islice(held, count)):
             del held[key]
             left = holders[key] & ~bit
@@ -110,17 +108,26 @@ class KvIndex:
         self._by_bit: dict[int, Holder] = {}
 
     def add(self, name: str, capacity: int = 0) -> Holder:
-        """A new engine, which holds nothing yet."""
+        """A new engine."""
+        holder = Holder(self, name, capacity)
+        self.enter(holder)
+        return holder
+
+    def enter(self, holder: Holder) -> None:
+        """From now on it is found. Nothing if it is here already."""
+        if holder.bit:
+            return
         bit = 1
         while bit in self._by_bit:
             bit <<= 1
-        holder = self._by_bit[bit] = Holder(self, bit, name, capacity)
-        for other in self._by_bit.values():
-            other.trim()  # each one's share of the whole is smaller now
-        return holder
+        self._by_bit[bit] = holder
+        holder.bit = bit
+        for each in self._by_bit.values():
+            each.trim()  # each one's share of the whole is smaller now
 
-    def release(self, bit: int) -> None:
-        self._by_bit.pop(bit, None)
+    def leave(self, holder: Holder) -> None:
+        self._by_bit.pop(holder.bit, None)
+        holder.bit = 0
 
     def limit(self, holder: Holder) -> int:
         """The most blocks it may hold: its capacity, and no more than its share of the whole."""

@@ -22,7 +22,7 @@ with a hot prefix and a long queue is passed by, and then another engine holds t
 DEFAULT_PREFILL_TOKENS_PER_S = 8000.0
 DEFAULT_DECODE_TOKENS_PER_S = 1000.0
 
-FULL_SAMPLE_TOKENS = 1024
+FULL_SAMPLE_TOKENS = 1000
 """A shorter prefill shows latency rather than the rate, and counts for less."""
 
 DEFAULT_LINK_BYTES_PER_S = 12.5e9
@@ -50,9 +50,9 @@ class Rates:
         if tokens <= 0 or seconds <= 0.0005:
             return
         sample = tokens / seconds
-        share = 0.1 * min(1.0, tokens / FULL_SAMPLE_TOKENS) if self.prefill_seen else 1.0
-        self.prefill += share * (sample - self.prefill)
-        self.prefill_seen = True
+        share = min(1.0, tokens / FULL_SAMPLE_TOKENS)
+        self.prefill += (0.1 * share if self.prefill_seen else share) * (sample - self.prefill)
+        self.prefill_seen |= share == 1.0
 
     def saw_decode(self, tokens_per_s: float) -> None:
         """One engine's output lately. Called about twice a second for each engine that has work."""

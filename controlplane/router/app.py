@@ -11,7 +11,7 @@ import orjson
 
 from controlplane.core.protocol import EngineLoad, ModelRoute, RequestRow, RouterRow, RoutingTable
 from controlplane.core.routing import Path, Reason
-from controlplane.router import answers, identity, metrics_page, readiness
+from controlplane.router import answers, capacity, identity, metrics_page, readiness
 from controlplane.router.client import ClientConnection
 from controlplane.router.counters import Counters
 from controlplane.router.engines import Directory, Engine
@@ -249,10 +249,14 @@ class Router:
             engine.produced_before = engine.produced
             if engine.load.in_flight:
                 engine.rates.saw_decode(produced / passed_s)
+            if not (engine.gone or engine.kv_tokens) and now - engine.room_asked_at > self.limits.room_s:
+                engine.room_asked_at = now
+                self.spawn(capacity.learn(engine, self.limits))
             if not engine.gone and engine.breaker.probe_due(now):
                 engine.breaker.probing = True
                 self.spawn(probe(engine, self.limits))
         self.ledger.sweep(time.time())
+        self.directory.index.expire(now - self.limits.index_s)
         self.directory.forget_idle()
 
 

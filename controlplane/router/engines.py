@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import xxhash
 
 from controlplane.core import routing, signing
+from controlplane.core.kvindex import Holder, KvIndex
 from controlplane.core.protocol import EngineRoute, ModelRoute, RoutingTable
 from controlplane.router.bodies import DEFAULT_OUTPUT_TOKENS
 from controlplane.router.breaker import Breaker
@@ -32,14 +34,20 @@ class ExpiryReading:
 class Engine:
     """One incarnation of an engine at one address. A restart behind the same port is another one."""
 
-    def __init__(self, route: EngineRoute, model: str, rates: routing.Rates, key: str, limits: Limits) -> None:
+    def __init__(
+        self, route: EngineRoute, model: str, rates: routing.Rates, holder: Holder, key: str, limits: Limits
+    ) -> None:
         self.route = route
         self.model = model
+        self.holder = holder
+        """What its KV cache holds, as far as this router knows."""
         self.rates = rates
         self.load = routing.Load()
         self.links = routing.Links()
         self.kv_tokens = 0
         """Room of its KV cache; 0: not known."""
+        self.room_asked_at = math.inf
+        """Monotonic time of its first answer, or when it was last asked for its room; infinite before."""
         self.salt = xxhash.xxh3_64_intdigest(route.id.encode())
         self.breaker = Breaker(limits)
         self.pool = Pool(route.url, limits)
@@ -69,9 +77,19 @@ class Engine:
     def get(self, path: bytes) -> bytes:
         return b"GET %b HTTP/1.1\r\n%b\r\n" % (path, self._common)
 
+    def answered(self) -> None:
+        """It did a leg as it should."""
+        self.breaker.success()
+        if self.room_asked_at == math.inf:
+            self.room_asked_at = time.monotonic()
+
     def failed(self, fault: Fault, now: float) -> bool:
-        """True if the engine is set aside because of it."""
-        return self.breaker.fault(fault.hard, now)
+        """True if the engine is set aside because of it. One that broke may come back, but with an empty cache."""
+        if not self.breaker.fault(fault.hard, now):
+            return False
+        if fault.hard:
+            self.holder.forget()
+        return True
 
 
 class Model:
@@ -94,6 +112,7 @@ class Directory:
         self._secret = fleet_secret
         self._limits = limits
         self._rates: dict[tuple[str, str, int], routing.Rates] = {}
+        self.index = KvIndex(limits.index_blocks)
         self.table: RoutingTable | None = None
         self.models: dict[str, Model] = {}
         """By name and by alias."""
@@ -123,8 +142,11 @@ class Directory:
         for key, engine in self.engines.items():
             if engines.get(key) is not engine:
                 engine.gone = True
+                engine.holder.close()
                 engine.pool.close()
                 self.leaving.append(engine)
+        for engine in engines.values():
+            self.index.enter(engine.holder)
         self.table, self.models, self.engines = table, models, engines
         self.forget_idle()
 
@@ -141,7 +163,7 @@ class Directory:
             return known
         shape = (model.name, route.gpu, route.tp)
         rates = self._rates.setdefault(shape, routing.Rates())
-        return Engine(route, model.name, rates, self._key(route), self._limits)
+        return Engine(route, model.name, rates, Holder(self.index, route.id), self._key(route), self._limits)
 
     def _key(self, route: EngineRoute) -> str:
         if route.engine_key or self._secret is None:

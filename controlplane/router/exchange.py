@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from controlplane.core import routing
+from controlplane.core.kvindex import NO_PREFIX, Prefix
 from controlplane.core.protocol import RequestRow
 from controlplane.core.routing import Path, Reason
-from controlplane.router import answers, bodies, errors, flows, identity, usage, wholly
+from controlplane.router import answers, bodies, errors, flows, identity, prefixes, usage, wholly
 from controlplane.router.bodies import Body
 from controlplane.router.client import ClientConnection
 from controlplane.router.engines import Engine, Model
@@ -46,6 +47,7 @@ class Exchange:
         self.model: Model
         self.body: Body
         self.need: routing.Request
+        self.prefix: Prefix = NO_PREFIX
         self.model_name = ""
         self.path = Path.NONE
         self.reason = Reason.ROUTER
@@ -120,7 +122,7 @@ class Exchange:
         identity.authorize(key, self.model_name)
         bodies.set_model(self.body, self.model_name)
         data = self.body.data
-        session = identity.session(self.request.headers)
+        session = identity.session(self.request.headers) or prefixes.session(data)
         self.need = routing.Request(
             prompt_tokens=bodies.prompt_tokens(data),
             output_tokens=bodies.output_tokens(data, model.usual_output),
@@ -128,6 +130,14 @@ class Exchange:
             splittable=self.generates and bodies.splittable(data),
             generates=self.generates,
         )
+        self.prefix = prefixes.of(data, self.model_name)
+        self.look_up()
+
+    def look_up(self) -> None:
+        """Brings up to date which engines hold how much of the prompt."""
+        prompt, prefix = self.need.prompt_tokens, self.prefix
+        found = self.router.directory.index.match(prefix.keys)
+        self.need.cached = {holder.name: prefix.tokens(blocks, prompt) for holder, blocks in found.items()}
 
     def engines(self) -> list[Engine]:
         """The model's engines as the newest table has them: it may have changed since the request came."""
@@ -203,7 +213,7 @@ class Exchange:
         elif outcome.status == 200:
             self.usage = usage.of_body(outcome.body)
             engine.produced += self.usage.output or 0
-        engine.breaker.success()
+        engine.answered()
         if self.usage.output:
             self.model.saw_output(self.usage.output)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from controlplane.core.kvindex import MAX_BLOCKS
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -57,6 +59,13 @@ class Limits:
     idle_per_engine: int = 256
     stale_s: float = 1.0
     """A reused connection that is closed this soon, without a byte, was closed before the engine saw the request."""
+
+    index_blocks: int = MAX_BLOCKS
+    """Of prompts, in the index of who holds which prefix."""
+    index_s: float = 3600.0
+    """A prefix not used for this long is taken to be gone."""
+    room_s: float = 10.0
+    """An engine is asked for the size of its KV cache so long after its first answer, and as often if it does not tell."""
 
     set_aside_s: float = 1.0
     set_aside_max_s: float = 30.0

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
 
 from controlplane.core import routing
 from controlplane.core.routing import Path, Reason
+from controlplane.core.scoring import Source
 from controlplane.router import bodies, errors, expiry, legs, release, usage
 from controlplane.router.engines import Engine
 from controlplane.router.handoff import Handoff
@@ -38,6 +38,8 @@ class Split:
         self.decode_retries = 1
         self.kv_retries = 1
         self.last: Fault | None = None
+        self.ahead_tokens = 0
+        """Prompt tokens that were reserved on the prefill engine before ours."""
 
     async def run(self) -> None:
         again = True
@@ -94,8 +96,10 @@ class Split:
         x.prefill_id, x.decode_id = engine.route.id, ""
         kv_params = bodies.PREFILL_KV if self.route.connector == "nixl" else None
         request = engine.request(x.endpoint.encode(), bodies.one_token_bytes(x.body, kv_params), x.forwarded)
-        reserved = engine.load.reserve(x.need.prompt_tokens, 0)
+        reserved = engine.load.reserve(x.need.uncached(engine.route.id), 0, x.need.prompt_tokens)
+        self.ahead_tokens = reserved.ahead_tokens
         started = time.monotonic()
+        engine.holder.insert(x.prefix.keys, started)
         baseline = expiry.Baseline(engine, started, self.route.kv_lease_s, limits)
         collector = legs.Collector(limits.prefill_answer_bytes)
         made: Handoff | Answer | Fault | None = None
@@ -124,7 +128,7 @@ class Split:
             return outcome if is_clients else Fault("status", status=outcome.status)
         x, ended = self.x, time.monotonic()
         engine.load.last_prefill_end = time.time()
-        engine.breaker.success()
+        engine.answered()
         x.prefill_ms, x.prefill_end = (ended - started) * 1000.0, ended
         return self._handoff(engine, outcome.body, baseline, started)
 
@@ -139,8 +143,9 @@ class Split:
             return Fault("protocol")
         used = usage.of_document(document.get("usage"))
         if used.prompt:
-            x.need = replace(x.need, prompt_tokens=used.prompt)
-            engine.rates.saw_prefill(used.prompt - (used.cached or 0), ended - started)
+            cached = x.need.cached.get(engine.route.id, 0) if used.cached is None else used.cached
+            x.need.prompt_tokens = used.prompt
+            engine.rates.saw_prefill(self.ahead_tokens + used.prompt - cached, ended - started)
         x.cached_tokens = used.cached
         params = document.get("kv_transfer_params")
         has_kv = self.route.connector == "nixl" and isinstance(params, dict) and params.get("do_remote_prefill") is True
@@ -161,7 +166,7 @@ class Split:
         """True if the prompt must be prefilled again."""
         x = self.x
         body = bodies.answer_bytes(x.body, handoff.kv_params)
-        prefill_tokens = x.need.prompt_tokens if x.reason is Reason.NO_KV else 0
+        x.look_up()
         while True:
             engine = self._next_decode(handoff)
             if engine is None:
@@ -172,6 +177,7 @@ class Split:
                 continue
             if handoff.kv_params and not routing.decode_may_start(handoff.prefill_end, handoff.lease_s, time.monotonic()):
                 return self._prefill_again()
+            prefill_tokens = x.need.uncached(engine.route.id) if x.reason is Reason.NO_KV else 0
             outcome = await answer_leg(x, engine, body, handoff, prefill_tokens)
             if outcome is None:
                 return False
@@ -188,8 +194,9 @@ class Split:
                 return True
 
     def _next_decode(self, handoff: Handoff) -> Engine | None:
-        x = self.x
-        return routing.choose("decode", x.engines(), x.need, x.arm, self.decode_tried, handoff.engine.route.compat).engine
+        x, prefill = self.x, handoff.engine.route
+        source = Source(prefill.id, self.route.kv_bytes) if handoff.kv_params is not None else None
+        return routing.choose("decode", x.engines(), x.need, x.arm, self.decode_tried, prefill.compat, source).engine
 
     def _prefill_again(self) -> bool:
         if self.kv_retries == 0:

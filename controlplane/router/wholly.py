@@ -35,7 +35,7 @@ async def whole(x: Exchange, tried: set[str], last: Fault | None = None) -> None
         if not await x.trusts(engine):
             tried.add(engine.route.id)
             continue
-        outcome = await answer_leg(x, engine, body, None, x.need.prompt_tokens)
+        outcome = await answer_leg(x, engine, body, None, x.need.uncached(engine.route.id))
         if not isinstance(outcome, Fault):
             return
         last = outcome
@@ -58,13 +58,17 @@ async def answer_leg(
 ) -> Fault | KvLost | None:
     """The leg whose answer is the client's. None: the client has it (or its error, or as much of it as there was)."""
     limits = x.router.limits
-    reserved = engine.load.reserve(prefill_tokens, x.need.output_tokens)
+    need, started = x.need, time.monotonic()
+    reserved = engine.load.reserve(prefill_tokens, need.output_tokens, need.prompt_tokens + need.output_tokens)
+    engine.holder.insert(x.prefix.keys, started)
     x.decode_id = engine.route.id
 
     def first_byte() -> None:
         reserved.prefill_done()
         if handoff is not None:
             handoff.end("pulled")
+        if x.body.stream:
+            _measure(x, engine, handoff, reserved.ahead_tokens + prefill_tokens, time.monotonic() - started)
 
     def event() -> None:
         engine.produced += 1
@@ -110,6 +114,15 @@ async def answer_leg(
             handoff.asked |= relay.sent
         relay.abort()
         reserved.release()
+
+
+def _measure(x: Exchange, engine: Engine, handoff: Handoff | None, tokens: int, seconds: float) -> None:
+    """A stream began after `seconds`: how fast the engine computed `tokens`, or pulled what it did not hold."""
+    if handoff is None:
+        engine.rates.saw_prefill(tokens, seconds)
+    elif handoff.kv_params is not None:
+        pulled = x.model.route.kv_bytes(x.need.uncached(engine.route.id))
+        engine.links.saw(handoff.engine.route.id, pulled, seconds)
 
 
 def _is_late(outcome: object, handoff: Handoff) -> bool:
