@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import chain
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares
+from scipy.optimize import OptimizeResult, least_squares
 
 from controlplane.core.calibration import Calibration, Constants, Errors, Sample, base_gpu, calibrated
 from controlplane.core.gpus import Gpu
@@ -137,6 +138,17 @@ def _tells_prefill(window: Window) -> bool:
     return bool(window.finished and window.prefill_s > 0 and _computed(window) > LEAST_COMPUTED)
 
 
+def _chance(model: PhaseModel, window: Window) -> float:
+    """How far, relatively, the mean time between tokens of a window goes up or down with whom its prefills met: a Poisson
+    number of times `decoding` sequences, give or take."""
+    if not window.prefill_steps:
+        return 0.0
+    alone = _step_s(model, (), window.sequences, _context_each(window))
+    longer = _step_s(model, _chunks(window), window.sequences, _context_each(window)) - alone
+    met = min(window.gaps, window.decoding * window.prefill_steps)
+    return longer * math.sqrt(met * (1 + window.decoding)) / window.gaps / itl_s(model, window)
+
+
 def _trust(window: Window) -> float:
     """In a window's mean prefill, 0..1. vLLM tells it when the answer ends: of long answers it is of another time. And where
     prompts share steps, or take several, the mean step is not the one that each was in."""
@@ -183,25 +195,49 @@ def _start(base: Gpu) -> Constants:
 def _fit(
     found: Sequence[Window], model_of: Callable[[Constants], PhaseModel], start: Constants
 ) -> tuple[Constants, tuple[str, ...]]:
-    """The constants, and the names of those that the windows leave open."""
+    """The constants, and the names of those that the windows leave open. Twice: how far chance moves a measure is known only
+    once there is a model."""
     first = np.log([getattr(start, name) for name in NAMES])
-    measures: list[tuple[Callable[[PhaseModel, Window], float], Window, float, float]] = []
-    for window in found:
-        if _tells_itl(window):
-            measures.append((itl_s, window, window.itl_s, 1.0))
-        if _tells_prefill(window):
-            measures.append((prefill_s, window, window.prefill_s / window.finished, _trust(window)))
-
-    def residuals(logs: Vector) -> Vector:
-        model = model_of(_constants(logs))
-        misses = (weight * math.log(predict(model, window) / measured) for predict, window, measured, weight in measures)
-        return np.fromiter(chain(misses, DRAW * (logs - first)), float)
-
-    best = least_squares(residuals, first, loss="soft_l1", f_scale=TYPICAL_ERROR, bounds=(first - WIDEST, first + WIDEST))
+    best = _nearest(first, first, model_of, _measures(found, None))
+    measures = _measures(found, model_of(_constants(best.x)))
+    best = _nearest(best.x, first, model_of, measures)
     noise = float(np.median(np.abs(best.fun[: len(measures)]))) * 1.5 + 1e-3
     told = best.jac[: len(measures)]  # without the pull
     spread = np.diag(np.linalg.inv(told.T @ told / noise**2 + 1e-6 * np.eye(len(NAMES))))
     return _constants(best.x), tuple(name for name, each in zip(NAMES, spread, strict=True) if each > UNCERTAIN**2)
+
+
+class _Measure(NamedTuple):
+    predict: Callable[[PhaseModel, Window], float]
+    window: Window
+    measured_s: float
+    weight: float
+
+
+def _measures(found: Sequence[Window], model: PhaseModel | None) -> list[_Measure]:
+    """All that the windows tell, with what `model` says of its weight."""
+    measures = []
+    for window in found:
+        if _tells_itl(window):
+            weight = 1 / math.hypot(1, _chance(model, window) / TYPICAL_ERROR) if model else 1.0
+            measures.append(_Measure(itl_s, window, window.itl_s, weight))
+        if _tells_prefill(window):
+            measures.append(_Measure(prefill_s, window, window.prefill_s / window.finished, _trust(window)))
+    return measures
+
+
+def _nearest(
+    begin: Vector, first: Vector, model_of: Callable[[Constants], PhaseModel], measures: Sequence[_Measure]
+) -> OptimizeResult:
+    """Least squares over the logarithms of the constants, from `begin` on, drawn to `first`."""
+
+    def residuals(logs: Vector) -> Vector:
+        model = model_of(_constants(logs))
+        misses = (each.weight * math.log(each.predict(model, each.window) / each.measured_s) for each in measures)
+        return np.fromiter(chain(misses, DRAW * (logs - first)), float)
+
+    bounds = first - WIDEST, first + WIDEST
+    return least_squares(residuals, begin, loss="soft_l1", f_scale=TYPICAL_ERROR, bounds=bounds)
 
 
 def _constants(logs: Vector) -> Constants:

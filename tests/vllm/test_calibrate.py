@@ -30,7 +30,7 @@ from tests.vllm.harness import ARGS, BLOCK, MODEL, RealEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(420)]
 
-TURNS = 7
+TURNS = 6
 CALM_TURNS = 4
 TURN_S = 3.0
 WITHIN = 0.25
