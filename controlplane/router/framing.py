@@ -58,14 +58,17 @@ class Chunked:
         self._trailer_size = 0
 
     def feed(self, data: bytes) -> bytes:
-        if not self._need and not self._rest and not self._trailers:
+        if not (self._need or self._rest or self._trailers):
             # Nearly always: one read is one chunk.
             line = data.find(b"\r\n", 0, _MAX_SIZE_LINE)
-            if line > 0:
-                size = _size(data[:line])
-                if size and line + size + 4 == len(data) and data.endswith(b"\r\n"):
-                    self.as_it_came = True
-                    return data[line + 2 : -2]
+            size = len(data) - line - 4
+            if size > 0 and data[:line] == b"%x" % size and data.endswith(b"\r\n"):
+                self.as_it_came = True
+                return data[line + 2 : -2]
+            payload = _whole_chunks(data)
+            if payload:
+                self.as_it_came = True
+                return payload
         return self._slow(data)
 
     def _slow(self, data: bytes) -> bytes:
@@ -118,6 +121,21 @@ class Chunked:
             self._need = size + 2
         else:
             self._trailers = True
+
+
+def _whole_chunks(data: bytes) -> bytes:
+    """The payload of a read that is whole chunks and nothing else; empty if it is not."""
+    parts: list[bytes] = []
+    at, all_of_it = 0, len(data)
+    while at < all_of_it:
+        line = data.find(b"\r\n", at, at + _MAX_SIZE_LINE)
+        size = _size(data[at:line]) if line > 0 else 0
+        end = line + 2 + size
+        if not size or data[end : end + 2] != b"\r\n":
+            return b""
+        parts.append(data[line + 2 : end])
+        at = end + 2
+    return b"".join(parts)
 
 
 def _size(line: bytes) -> int:

