@@ -43,6 +43,8 @@ class FakeEngine:
         self.always: Act | None = None
         self.expired: float | None = 0.0
         """vllm:nixl_num_kv_expired_reqs_total; None: /metrics fails."""
+        self.kv_blocks = 0
+        """Of 16 tokens, as /metrics tells; 0: it does not."""
         self.hung = False
         """Nothing is answered, not even /health."""
         self.connections = 0
@@ -176,6 +178,8 @@ async def metrics(engine: FakeEngine, leg: Leg) -> None:
         await reply(leg, 500, {})
         return
     page = f'# HELP x\nvllm:nixl_num_kv_expired_reqs_total{{engine="0",model_name="m"}} {engine.expired}\n'.encode()
+    if engine.kv_blocks:
+        page += b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="%d"} 1.0\n' % engine.kv_blocks
     leg.writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page))
     await leg.writer.drain()
 

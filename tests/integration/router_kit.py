@@ -23,7 +23,7 @@ from tests.integration.router_engine import FakeEngine
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 4}
 TEXT = {"model": "m", "prompt": "hello there", "max_tokens": 4}
-QUICK = Limits(set_aside_s=0.2, connect_s=1.0)
+QUICK = Limits(set_aside_s=0.2, connect_s=1.0, room_s=3600.0)
 
 
 async def until(check: Callable[[], Any], what: str = "true", timeout_s: float = 60.0) -> Any:
