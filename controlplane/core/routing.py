@@ -125,6 +125,8 @@ class Choice(Generic[C]):
 
 WHOLE_ROLES: tuple[Role, ...] = ("mixed", "decode", "prefill")
 """Roles that may serve a whole request, best first: a mode is being switched, or a pool has failed."""
+_PREFILL: tuple[Role, ...] = ("prefill",)
+_DECODE: tuple[Role, ...] = ("decode",)
 
 
 def choose(
@@ -140,27 +142,35 @@ def choose(
     decode) is the prefill engine's, and `source` says what there is to pull. A prefill engine is only chosen if a usable
     decode engine fits it."""
     if leg == "prefill":
-        decodes = {e.route.compat for e in engines if _refusal(e, ("decode",), arm, (), None) is None}
-        kept = [e for e in engines if _refusal(e, ("prefill",), arm, exclude, None) is None and e.route.compat in decodes]
+        decodes = {engine.route.compat for engine in _fitting(engines, _DECODE, arm, (), None)}
+        kept = [engine for engine in _fitting(engines, _PREFILL, arm, exclude, None) if engine.route.compat in decodes]
         if not kept:
-            return _nothing(engines, lambda e: _refusal(e, ("prefill",), arm, exclude, None) or NO_PEER)
-    elif leg == "decode":
-        kept = [e for e in engines if _refusal(e, ("decode",), arm, exclude, compat) is None]
-        if not kept:
-            return _nothing(engines, lambda e: _refusal(e, ("decode",), arm, exclude, compat) or "")
+            return _nothing(engines, lambda e: _refusal(e, _PREFILL, arm, exclude, None) or NO_PEER)
     else:
-        kept = [e for e in engines if _refusal(e, WHOLE_ROLES, arm, exclude, None) is None]
+        roles = WHOLE_ROLES if leg == "whole" else _DECODE
+        kept = _fitting(engines, roles, arm, exclude, compat)
         if not kept:
-            return _nothing(engines, lambda e: _refusal(e, WHOLE_ROLES, arm, exclude, None) or "")
-        best_role = min(WHOLE_ROLES.index(e.route.role) for e in kept)
-        kept = [e for e in kept if e.route.role == WHOLE_ROLES[best_role]]
-    scored = sorted(((estimate(leg, e, request, source), e) for e in kept), key=lambda pair: pair[0].score)
-    best = scored[0]
-    if len(scored) > 1:
-        limit = best[0].score + TIE_S
-        best = max((pair for pair in scored if pair[0].score <= limit), key=lambda pair: mix(request.session, pair[1].salt))
-    others = tuple((each.route.id, its.score) for its, each in scored[:3] if each is not best[1])[:2]
-    return Choice(best[1], best[0], others=others)
+            return _nothing(engines, lambda e: _refusal(e, roles, arm, exclude, compat) or "")
+        if leg == "whole":
+            best_role = WHOLE_ROLES[min(WHOLE_ROLES.index(engine.route.role) for engine in kept)]
+            kept = [engine for engine in kept if engine.route.role == best_role]
+    if len(kept) == 1:
+        return Choice(kept[0], estimate(leg, kept[0], request, source))
+    return _best([(estimate(leg, engine, request, source), engine) for engine in kept], request)
+
+
+def _best(scored: list[tuple[Estimate, C]], request: Request) -> Choice[C]:
+    scored.sort(key=_score)
+    best, limit = scored[0], scored[0][0].score + TIE_S
+    if scored[1][0].score <= limit:
+        tied = [pair for pair in scored if pair[0].score <= limit]
+        best = max(tied, key=lambda pair: mix(request.session, pair[1].salt))
+    others = [(engine.route.id, its.score) for its, engine in scored[:3] if engine is not best[1]]
+    return Choice(best[1], best[0], others=tuple(others[:2]))
+
+
+def _score(pair: tuple[Estimate, object]) -> float:
+    return pair[0].score
 
 
 def _nothing(engines: Sequence[C], refusal: Callable[[C], str]) -> Choice[C]:
@@ -170,7 +180,25 @@ def _nothing(engines: Sequence[C], refusal: Callable[[C], str]) -> Choice[C]:
 NO_PEER = "no usable decode engine is compatible with it"
 
 
-def _refusal(engine: Candidate, roles: Sequence[Role], arm: str, exclude: Collection[str], compat: str | None) -> str | None:
+def _fitting(
+    engines: Sequence[C], roles: Collection[Role], arm: str, exclude: Collection[str], compat: str | None
+) -> list[C]:
+    """Those that `_refusal` would not refuse."""
+    return [
+        engine
+        for engine in engines
+        if (route := engine.route).role in roles
+        and route.state == "ready"
+        and route.arm == arm
+        and route.id not in exclude
+        and (compat is None or route.compat == compat)
+        and engine.usable
+    ]
+
+
+def _refusal(
+    engine: Candidate, roles: Collection[Role], arm: str, exclude: Collection[str], compat: str | None
+) -> str | None:
     route = engine.route
     if route.role not in roles:
         return f"role is {route.role}"
