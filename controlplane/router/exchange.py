@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -13,6 +14,7 @@ from controlplane.core import routing
 from controlplane.core.kvindex import NO_PREFIX, Prefix
 from controlplane.core.protocol import RequestRow
 from controlplane.core.routing import Path, Reason
+from controlplane.core.scoring import Leg, Source
 from controlplane.router import answers, bodies, errors, flows, identity, prefixes, usage, wholly
 from controlplane.router.bodies import Body
 from controlplane.router.client import ClientConnection
@@ -48,6 +50,8 @@ class Exchange:
         self.body: Body
         self.need: routing.Request
         self.prefix: Prefix = NO_PREFIX
+        self.choices: dict[Leg, routing.Choice[Engine]] = {}
+        """The newest of each leg: what was predicted, and the best engines that were not taken."""
         self.model_name = ""
         self.path = Path.NONE
         self.reason = Reason.ROUTER
@@ -143,6 +147,15 @@ class Exchange:
         """The model's engines as the newest table has them: it may have changed since the request came."""
         newest = self.router.directory.models.get(self.model_name, self.model)
         return newest.engines
+
+    def choose(
+        self, leg: Leg, exclude: Collection[str], compat: str | None = None, source: Source | None = None
+    ) -> Engine | None:
+        """The engine for a leg by the newest table; None if none is left."""
+        choice = routing.choose(leg, self.engines(), self.need, self.arm, exclude, compat, source)
+        if choice.engine is not None:
+            self.choices[leg] = choice
+        return choice.engine
 
     # --- answers ---
 

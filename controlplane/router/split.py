@@ -65,7 +65,7 @@ class Split:
         """KV ready to be pulled; None if the request was answered without."""
         x = self.x
         while True:
-            engine = routing.choose("prefill", x.engines(), x.need, x.arm, self.prefill_tried).engine
+            engine = x.choose("prefill", self.prefill_tried)
             if engine is None:
                 await self._without_prefill()
                 return None
@@ -196,7 +196,7 @@ class Split:
     def _next_decode(self, handoff: Handoff) -> Engine | None:
         x, prefill = self.x, handoff.engine.route
         source = Source(prefill.id, self.route.kv_bytes) if handoff.kv_params is not None else None
-        return routing.choose("decode", x.engines(), x.need, x.arm, self.decode_tried, prefill.compat, source).engine
+        return x.choose("decode", self.decode_tried, prefill.compat, source)
 
     def _prefill_again(self) -> bool:
         if self.kv_retries == 0:

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from controlplane.core import routing
 from controlplane.router import bodies, errors, legs, usage
 from controlplane.router.engines import Engine
 from controlplane.router.errors import ApiError
@@ -29,7 +28,7 @@ async def whole(x: Exchange, tried: set[str], last: Fault | None = None) -> None
     body = bodies.answer_bytes(x.body, ask_usage=x.generates)
     retries = 1
     while True:
-        engine = routing.choose("whole", x.engines(), x.need, x.arm, tried).engine
+        engine = x.choose("whole", tried)
         if engine is None:
             raise error_of(last, x.model_name)
         if not await x.trusts(engine):
