@@ -18,7 +18,7 @@ from controlplane.core import names
 from tests.integration.control_kit import Gate, until
 
 ROOT = Path(__file__).parents[2]
-LONGEST_S = 40
+LONGEST_S = 90
 ASK = """
 import django; django.setup()
 from celery.exceptions import TimeoutError as NoAnswer

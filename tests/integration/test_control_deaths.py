@@ -147,8 +147,12 @@ def test_a_tick_killed_anywhere_heals(fleet: FakeFleet, boundary: str) -> None:
     fleet.turn()
     function, count = BOUNDARIES[boundary]
     tick = [sys.executable, "-m", "tests.integration.control_tick", function, str(count)]
-    killed = subprocess.run(tick, cwd=ROOT, capture_output=True, text=True)
-    assert killed.returncode == 9, killed.stdout + killed.stderr
+    with subprocess.Popen(tick, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as killed:
+        while killed.poll() is None:  # starting it may take longer than facts live
+            fleet.tell()
+            time.sleep(0.2)
+        assert killed.stdout
+        assert killed.returncode == 9, killed.stdout.read()
     loop = new_loop()
     fleet.run(loop, "ready", lambda: all_ready(fleet))
     fleet.run(loop, "done", lambda: not models.Operation.objects.exclude(state="done").exists())
