@@ -31,6 +31,7 @@ SATURATE: tuple[Saturate, ...] = ("steady", "p99")
 MAX_NUM_SEQS = 1024
 MAX_NUM_BATCHED_TOKENS = 8192
 """vLLM's own for a server on GPUs of 80 GB and more."""
+MOST_SECONDS = 600.0
 
 MAX_GPUS = 4096
 MAX_SEEDS = 30
@@ -102,6 +103,8 @@ class ForecastRequest:
     """By kind of GPU."""
     max_num_seqs: int = MAX_NUM_SEQS
     max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS
+    most_seconds: float = MOST_SECONDS
+    """That the forecast may take; what takes longer is refused."""
 
     def __post_init__(self) -> None:
         checks.one_of("mode", self.mode, MODES)

@@ -24,7 +24,6 @@ Report = Callable[[str, float | None], None]
 """Told what is being done and the share (0..1) of it that is through, None while nobody knows. Whatever it raises ends the
 forecast."""
 
-MODES_COMPARED = 3
 GROWTH = 0.02
 """Seconds by which TTFT grows per second of traffic, from which on a layout counts as overloaded."""
 CRITERION = f"most requests within the SLO per US$; nearer than {100 * NEAR:g} %, the lower {{of}} against its limit"
@@ -60,7 +59,7 @@ def forecast(asked: ForecastRequest, report: Report | None = None) -> dict[str, 
     Raises ForecastRefused, DoesNotFit and their like with the remedy.
     """
     told = report or (lambda what, share: None)
-    runs = runs_of(asked, len(asked.layouts) or MODES_COMPARED)
+    runs = runs_of(asked)
 
     def probe(layout: Layout) -> Score:
         told(f"searching the split: {layout.text}", None)

@@ -5,6 +5,7 @@ Three ways, the same two methods: `probe` judges a layout quickly, for the searc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,7 @@ from controlplane.physics.asked import ForecastRequest
 from controlplane.physics.rates import Rates, at_rate, counted, with_rates
 from controlplane.physics.splits import Score, score
 from controlplane.physics.steady import Steady, steady
+from controlplane.physics.traffic import MOST_AT_RATE
 
 PROBE_REQUESTS = 1500
 """A split is judged in the search by the first of them."""
@@ -35,8 +37,10 @@ TOLERANCE = 0.01
 """Of the highest rate, relative, in the search and in the result."""
 ALONE = 50
 """Requests that are shown when no rate is within the SLO."""
-MAX_SIMULATED = 1_000_000
-"""Requests × seeds × layouts: a few minutes on one core."""
+REQUEST_S = 100e-6
+REQUEST_ENGINE_S = 1e-6
+"""What the simulation of a request takes, and what every engine that is looked at for it adds: measured on one core of 2025,
+for the estimate alone."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,48 @@ class Runs(Protocol):
     def run(self, layout: Layout, seed: int, progress: Progress | None) -> Run: ...
 
 
-def runs_of(asked: ForecastRequest, layouts: int) -> Runs:
-    """The way that `asked.saturate` means. Raises ForecastRefused if `layouts` of them take too long."""
+def runs_of(asked: ForecastRequest) -> Runs:
+    """The way that `asked.saturate` means. Raises ForecastRefused if it takes longer than `asked.most_seconds`: at once
+    where that can be told, otherwise from a run when they are over."""
     if asked.saturate == "p99":
         return _Highest(asked)
     if asked.saturate == "steady":
+        _check_time(asked, MOST_AT_RATE)
         return _Steady(asked)
-    return _Offered(asked, layouts)
+    _check_time(asked, asked.traffic.requests)
+    return _Offered(asked)
+
+
+def _check_time(asked: ForecastRequest, requests: int) -> None:
+    """Raises ForecastRefused if simulations of so many requests take too long."""
+    engines = [sum(pool.engines for pool in layout.pools) for layout in asked.layouts]
+    if not engines:
+        engines = [asked.hardware.gpus // (asked.hardware.tp or 1)] * (3 if asked.mode == "compare" else 1)
+    seconds = asked.runs * requests * sum(REQUEST_S + REQUEST_ENGINE_S * count for count in engines)
+    if seconds > asked.most_seconds:
+        raise ForecastRefused(f"this takes about {seconds / 60:,.0f} minutes, more than {_remedy(asked)}")
+
+
+def _remedy(asked: ForecastRequest) -> str:
+    return f"the {asked.most_seconds / 60:,.3g} allowed; use fewer seeds, requests, layouts or GPUs"
+
+
+class _Watch:
+    """Ends simulations when their time is over."""
+
+    def __init__(self, asked: ForecastRequest) -> None:
+        self._asked, self._until = asked, time.monotonic() + asked.most_seconds
+
+    def on(self, progress: Progress | None) -> Progress:
+        """`progress`, watched."""
+
+        def told(share: float) -> None:
+            if time.monotonic() > self._until:
+                raise ForecastRefused(f"this takes more than {_remedy(self._asked)}")
+            if progress:
+                progress(share)
+
+        return told
 
 
 def cost_per_hour(asked: ForecastRequest, layout: Layout) -> float:
@@ -71,22 +110,16 @@ def cost_per_hour(asked: ForecastRequest, layout: Layout) -> float:
 class _Offered:
     """At the traffic's own rate."""
 
-    def __init__(self, asked: ForecastRequest, layouts: int) -> None:
-        self.asked = asked
-        requests = asked.traffic.requests * asked.runs * layouts
-        if requests > MAX_SIMULATED:
-            raise ForecastRefused(
-                f"about {requests:,} requests (of all seeds and layouts) are more than the {MAX_SIMULATED:,} that are "
-                f"simulated at once; use fewer seeds, seconds or layouts, or limit the trace"
-            )
+    def __init__(self, asked: ForecastRequest) -> None:
+        self.asked, self.watch = asked, _Watch(asked)
         self.arrivals = cache(lambda seed: asked.traffic.arrivals(seed, asked.most_tokens))
 
     def probe(self, layout: Layout) -> Score:
-        return self._score(_simulated(self.asked, layout, self.arrivals(1)[:PROBE_REQUESTS], None))
+        return self._score(_simulated(self.asked, layout, self.arrivals(1)[:PROBE_REQUESTS], self.watch.on(None)))
 
     def run(self, layout: Layout, seed: int, progress: Progress | None) -> Run:
         arrivals = self.arrivals(seed)
-        outcome = _simulated(self.asked, layout, arrivals, progress)
+        outcome = _simulated(self.asked, layout, arrivals, self.watch.on(progress))
         return Run(outcome, counted(outcome, arrivals, self.asked.slo), self._score(outcome))
 
     def _score(self, outcome: Outcome) -> Score:
@@ -97,7 +130,7 @@ class _Highest:
     """At the highest rate at which a simulation keeps both p99s."""
 
     def __init__(self, asked: ForecastRequest) -> None:
-        self.asked = asked
+        self.asked, self.watch = asked, _Watch(asked)
         self.patterns = cache(lambda seed: asked.traffic.pattern(seed, asked.most_tokens))
 
     def probe(self, layout: Layout) -> Score:
@@ -110,7 +143,7 @@ class _Highest:
         asked = self.asked
         pools = pools_of(asked.shape, layout, asked.settings, asked.gpu)
         found = highest_rate(
-            pools, arrivals, asked.settings, layout.mode, Criterion(asked.slo, tolerance=tolerance), progress
+            pools, arrivals, asked.settings, layout.mode, Criterion(asked.slo, tolerance=tolerance), self.watch.on(progress)
         )
         limit = {"ttft": "TTFT", "itl": "ITL", "both": "TTFT and ITL"}[found.missed]
         if found.outcome is None:
@@ -125,7 +158,7 @@ class _Steady:
     """At the highest rate in steady state; the simulation shows what that rate is like with a queue."""
 
     def __init__(self, asked: ForecastRequest) -> None:
-        self.asked = asked
+        self.asked, self.watch = asked, _Watch(asked)
         self.plan = cache(lambda layout: steady(asked, layout))
 
     def probe(self, layout: Layout) -> Score:
@@ -136,7 +169,7 @@ class _Steady:
         if not plan.rate:
             return _nothing(asked, layout, asked.traffic.pattern(seed, asked.most_tokens), plan.notes)
         arrivals = asked.traffic.at_rate(plan.rate).arrivals(seed, asked.most_tokens)
-        outcome = _simulated(asked, layout, arrivals, progress)
+        outcome = _simulated(asked, layout, arrivals, self.watch.on(progress))
         rates = at_rate(outcome, plan.rate, asked.slo)
         batches = ", ".join(f"{batch} of {pool.text}" for batch, pool in zip(plan.batches, layout.pools, strict=True))
         means = f"TTFT {plan.ttft_s * 1e3:.0f} ms and TPOT {plan.tpot_s * 1e3:.1f} ms with batches of {batches}"

@@ -5,11 +5,19 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+
+from controlplane.core.forecast import ForecastRefused
+from controlplane.physics.asked import ForecastRequest
+from controlplane.physics.catalog import read_config
+from controlplane.physics.forecasting import forecast
+from controlplane.physics.traffic import Drawn
+from controlplane.physics.workload import Distribution
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 SHORT = ("--input", "500", "--output", "20", "--rate", "4", "--seconds", "10", "--seeds", "2")
@@ -310,6 +318,21 @@ def test_what_cannot_be_is_refused_in_one_line_with_the_remedy(arguments: tuple[
 )
 def test_questions_without_an_answer_are_refused(arguments: tuple[str, ...], problem: str) -> None:
     assert problem in refusal(*arguments)
+
+
+@pytest.mark.parametrize("how", [(), ("--saturate",)])
+def test_what_takes_too_long_is_refused_at_once(how: tuple[str, ...]) -> None:
+    large = ("--gpus", "4096", "--rate", "300", "--seconds", "300", "--seeds", "5")
+    assert re.search(
+        r"this takes about \d+ minutes, more than the 10 allowed; use fewer seeds", refusal(*SMALL, *large, *how)
+    )
+
+
+def test_a_search_whose_time_is_over_ends() -> None:
+    traffic = Drawn(Distribution(500, 20, rate=4.0, seconds=10.0))
+    asked = ForecastRequest("m", read_config("qwen3-0.6b"), traffic, saturate="p99", most_seconds=0.001)
+    with pytest.raises(ForecastRefused, match="this takes more than the"):
+        forecast(asked)
 
 
 def test_an_empty_trace_is_refused(tmp_path: Path) -> None:
