@@ -197,7 +197,7 @@ def test_a_stream_becomes_rows_and_live_topics(ingest: Ingest, fleet: dict[str, 
     tens = one("SELECT sum(generation_tokens) FROM telemetry_engine_10s WHERE engine = 'e-decode' AND at >= %s AND at < %s",
                whole, whole + timedelta(minutes=1))  # fmt: skip
     assert tens == 600
-    assert one("SELECT count(*) FROM telemetry_request") == sender.requests
+    until(lambda: one("SELECT count(*) FROM telemetry_request") == sender.requests)
     for table in ("node_second", "engine_10s", "pool_minute", "model_minute", "gpu_minute", "request"):
         name = sql.Identifier(f"telemetry_{table}_default")
         with connection.cursor() as cursor:
