@@ -3,10 +3,10 @@
     manage.py bench router [--scenarios short,pd64] [--repeats 5] [--seconds 3] [--processes N]
         [--peer 'NAME=COMMAND with {port} {aux} {engines}'] [--peer 'NAME=COMMAND with {port} {aux} {prefill} {decode}']
 
-Engines and load are small C programs (router_race/) on one core; each router has another core to itself and takes its
-turn. The figure is processor time a request, user and system, of all threads of the router: the one that bears a busy machine
-best. Medians of the repeats are printed. A peer whose command has {engines} runs where one engine does all, one with {prefill}
-where a request is split. Ratios are to the first peer of a scenario; the limits are for vllm-router 0.1.17. Ours checks keys.
+Engines and load are small C programs (router_race/) on one core; each router has another core to itself and takes its turn.
+The figure is processor time a request, user and system, of all threads of the router, which a busy machine changes least.
+Medians of the repeats are printed. A peer with {engines} in its command runs where one engine does all, one with {prefill}
+where a request is split. Ratios are to a scenario's first peer; the limits are for vllm-router 0.1.17. Ours checks API keys.
 
 Scenarios: short; long32k (32 KB of prompt); stream128 (128 events); pd64 (prefill, then 64 events from the decode); pd32k
 (the same with 32 KB); paced (pd64 with an event every 5 ms).
@@ -84,9 +84,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="twinpool-bench-") as made:
         folder = Path(made)
         compiled(folder)
-        print(
-            f"{'scenario':10} {'router':16} {'CPU/request':>12} {'ratio':>6} {'requests/s':>11} {'first byte':>12} {'RSS':>7}"
-        )
+        print("scenario   router            CPU/request  ratio  requests/s   first byte     RSS")
         for name in names:
             missed += _race(folder, name, SCENARIOS[name], options)
     print(f"load average of {os.cpu_count()} cores: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
