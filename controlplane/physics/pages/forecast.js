@@ -14,13 +14,13 @@ function look(index, best) {
   return { ink: index % 2 ? "--ink-3" : "--ink", dash: dashes[Math.floor(index / 2) % dashes.length], width: best ? 2.4 : 1.4 };
 }
 
-// Decades that fit a log axis, with the unit once per label.
+// Round numbers for a log axis, with the unit in each label: 1, 2 and 5 of every decade, or decades alone where they are many.
 function ticks(points) {
   const all = points.flat();
   const least = Math.floor(Math.log10(Math.min(...all))), most = Math.ceil(Math.log10(Math.max(...all)));
   const at = [];
-  for (let power = least; power <= most; power += 1) at.push(10 ** power);
-  return { tickvals: at, ticktext: at.map((value) => (value >= 1000 ? `${value / 1000} s` : `${value} ms`)) };
+  for (let power = least; power <= most; power += 1) for (const digit of most - least > 3 ? [1] : [1, 2, 5]) at.push(digit * 10 ** power);
+  return { tickvals: at, ticktext: at.map((value) => (value >= 1000 ? `${value / 1000} s` : `${+value.toPrecision(1)} ms`)) };
 }
 
 function draw(id, key, limit) {
