@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from controlplane.core import wellformed
@@ -99,6 +100,8 @@ class ModelRoute:
     strict: bool = False
     conditional: Conditional = Conditional()
     slo: Slo = Slo()
+    share_prefixes: bool = False
+    """Teams may use each other's cached prefixes. Else `cache_salt` is prefixed by team."""
 
     def kv_bytes(self, prompt_tokens: int) -> int:
         """What a KV transfer of a prompt moves."""
@@ -108,12 +111,20 @@ class ModelRoute:
 
 @dataclass(frozen=True)
 class KeyEntry:
+    """An API key and what it allows. Limits are compared with what its whole team used; None: no limit."""
+
     sha256: str
     team: str
     models: tuple[str, ...] = ("*",)
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    """Of prompts and answers together."""
     max_priority: int = 0
+    """A request's `priority` may be as low as minus this: engines serve lower ones first."""
+
+    @property
+    def has_limits(self) -> bool:
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None
 
 
 @dataclass(frozen=True)
@@ -142,6 +153,11 @@ class RoutingTable:
             if problem := model_problem(model):
                 yield f"model {model.name!r:.80}: {problem}"
         yield from filter(None, (wellformed.digest_problem(entry.sha256) for entry in self.keys))
+
+    @cached_property
+    def key_of(self) -> Mapping[str, KeyEntry]:
+        """Keys by their SHA-256. Who finds a near miss by timing has learnt nothing of a key."""
+        return {entry.sha256: entry for entry in self.keys}
 
     @property
     def stamp(self) -> tuple[int, int]:

@@ -42,6 +42,7 @@ class Reason(StrEnum):
     UNKNOWN_MODEL = "unknown_model"
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
+    RATE_LIMITED = "rate_limited"
     NO_ENGINE = "no_engine"
     ENGINE_FAULT = "engine_fault"
     ENGINE_TIMEOUT = "engine_timeout"
@@ -71,7 +72,8 @@ REASON_DOCS: dict[Reason, str] = {
     Reason.TOO_LARGE: "The head or the body is over its limit.",
     Reason.UNKNOWN_MODEL: "The routing table has no such model.",
     Reason.UNAUTHORIZED: "An API key is needed and was missing or wrong.",
-    Reason.FORBIDDEN: "The API key does not cover this model.",
+    Reason.FORBIDDEN: "The API key does not cover this model or priority.",
+    Reason.RATE_LIMITED: "The team of the API key has used up its requests or tokens of this minute.",
     Reason.NO_ENGINE: "No engine that could serve the request was usable.",
     Reason.ENGINE_FAULT: "The engines that were tried failed.",
     Reason.ENGINE_TIMEOUT: "The engine did not answer in time.",

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 import orjson
 
-from controlplane.core.protocol import EngineLoad, ModelRoute, RequestRow, RouterRow, RoutingTable
+from controlplane.core.protocol import EngineLoad, KeyEntry, ModelRoute, RequestRow, RouterRow, RoutingTable
 from controlplane.core.routing import Path, Reason
 from controlplane.router import answers, capacity, identity, metrics_page, readiness
+from controlplane.router.admission import OwnBook, Quotas
 from controlplane.router.client import ClientConnection
 from controlplane.router.counters import Counters
 from controlplane.router.engines import Directory, Engine
@@ -78,6 +79,7 @@ class Router:
         engines = len(self.directory.engines)
         log.info("routing table %d:%d applied: %d models, %d engines", *table.stamp, len(table.models), engines)
         self.table_changed.set()
+        self.quotas.apply(table)
 
     def engine_failed(self, engine: Engine, fault: Fault) -> None:
         if engine.failed(fault, time.monotonic()):
@@ -131,10 +133,14 @@ class Router:
     def closed(self, client: ClientConnection) -> None:
         self.clients.discard(client)
 
-    def admit(self, request: ClientRequest) -> None:
+    def admit(self, client: ClientConnection, request: ClientRequest) -> None:
         table = self.directory.table
         if table is not None:
-            identity.authenticate(table, request.headers)
+            self.key_of(table, client, request)
+
+    def key_of(self, table: RoutingTable, client: ClientConnection, request: ClientRequest) -> KeyEntry | None:
+        """The entry of the request's API key; None if it needs none. Raises ApiError 401."""
+        return identity.authenticate(table, request.headers, table.require_key or client.local)
 
     def serve(self, client: ClientConnection, request: ClientRequest) -> None:
         path = normalise(request.target)
@@ -201,7 +207,7 @@ class Router:
             body = b'{"status":"ok"}'
         elif endpoint == "models":
             try:
-                body = self._models_page(request)
+                body = self._models_page(client, request)
             except ApiError as error:
                 self._refuse_request(client, request, error)
                 return
@@ -216,12 +222,12 @@ class Router:
         client.write(head if request.method == "HEAD" else head + body)
         client.finish()
 
-    def _models_page(self, request: ClientRequest) -> bytes:
+    def _models_page(self, client: ClientConnection, request: ClientRequest) -> bytes:
         table = self.directory.table
-        key = identity.authenticate(table, request.headers) if table is not None else None
+        key = self.key_of(table, client, request) if table is not None else None
         rows = []
         for route in table.models if table is not None else ():
-            if key is None or "*" in key.models or route.name in key.models:
+            if identity.covers(key, route):
                 rows += [_model_row(name, route) for name in (route.name, *route.aliases)]
         return orjson.dumps({"object": "list", "data": rows})
 
@@ -258,6 +264,7 @@ class Router:
         self.ledger.sweep(time.time())
         self.directory.index.expire(now - self.limits.index_s)
         self.directory.forget_idle()
+        self.quotas.sweep()
 
 
 def _model_row(name: str, route: ModelRoute) -> dict[str, Any]:

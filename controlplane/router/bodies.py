@@ -98,6 +98,16 @@ def set_model(body: Body, name: str) -> None:
 
 
 # --- What a decision needs -------------------------------------------------------------------------------------------------
+def set_field(body: Body, name: str, value: str) -> None:
+    """Sets a field of the router's own, which every leg gets."""
+    if name in body.data or body.rewritten:
+        body.rewritten = True
+    else:
+        closing = body.raw.rindex(b"}")
+        body.raw = b"%b,%b:%b}" % (body.raw[:closing], orjson.dumps(name), orjson.dumps(value))
+    body.data[name] = value
+
+
 
 
 def splittable(data: Mapping[str, Any]) -> bool:
@@ -163,7 +173,7 @@ def output_tokens(data: Mapping[str, Any], usual: float) -> int:
 
 def one_token_bytes(body: Body, kv_params: Mapping[str, Any] | None) -> bytes:
     """A leg for its KV alone, one token and not streamed: with PREFILL_KV the prefill leg, whose KV is kept for a decode
-    engine; with what that answered, a decode leg that only fetches it."""
+    engine; with what that answered, a decode leg that only fetches it. `salt`: of the engine's cache era."""
     leg = dict(body.data)
     leg.pop("stream_options", None)
     leg.pop("min_tokens", None)

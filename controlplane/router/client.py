@@ -14,6 +14,7 @@ from collections import deque
 from typing import Protocol, cast
 
 from controlplane.core.routing import Reason
+from controlplane.router import identity
 from controlplane.router.errors import ApiError
 from controlplane.router.limits import Limits
 from controlplane.router.reading import ClientRequest, RequestParser, Stage
@@ -27,7 +28,7 @@ class Handler(Protocol):
 
     def opened(self, client: ClientConnection) -> None: ...
     def closed(self, client: ClientConnection) -> None: ...
-    def admit(self, request: ClientRequest) -> None:
+    def admit(self, client: ClientConnection, request: ClientRequest) -> None:
         """A large body has begun to come. Raises ApiError if the request will be refused whatever it says."""
         ...
 
@@ -68,6 +69,12 @@ class ClientConnection(asyncio.Protocol):
         self.gone = False
 
     # --- used by the application ---
+
+    @property
+    def local(self) -> bool:
+        """Whether the client is on this machine, as far as its address tells."""
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return peer is not None and identity.is_loopback(peer[0])
 
     @property
     def busy(self) -> bool:
@@ -196,7 +203,7 @@ class ClientConnection(asyncio.Protocol):
         self._send_continue()
 
     def admit(self, request: ClientRequest) -> None:
-        self._handler.admit(request)
+        self._handler.admit(self, request)
 
     def complete(self, request: ClientRequest) -> bool:
         self._continue_due = False

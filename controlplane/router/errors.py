@@ -37,6 +37,7 @@ class ApiError(Exception):
         code: str | None = None,
         param: str | None = None,
         retry_after_s: int | None = None,
+        type: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -45,9 +46,12 @@ class ApiError(Exception):
         self.code = code or reason.value
         self.param = param
         self.retry_after_s = retry_after_s
+        self._type = type
 
     @property
     def type(self) -> str:
+        if self._type:
+            return self._type
         if self.status == 401:
             return "authentication_error"
         if self.status == 403:

@@ -15,7 +15,7 @@ from controlplane.core.kvindex import NO_PREFIX, Prefix
 from controlplane.core.protocol import RequestRow
 from controlplane.core.routing import Path, Reason
 from controlplane.core.scoring import Leg, Source
-from controlplane.router import answers, bodies, errors, flows, identity, prefixes, usage, wholly
+from controlplane.router import admission, answers, bodies, errors, flows, identity, prefixes, usage, wholly
 from controlplane.router.bodies import Body
 from controlplane.router.client import ClientConnection
 from controlplane.router.engines import Engine, Model
@@ -66,6 +66,7 @@ class Exchange:
         self._wary = False
         """One of its engines hung. Others may hang for the same reason, such as a node that died."""
         self.relay: Relay | None = None
+        self.charge = admission.Charge()
         self.usage = usage.Usage()
         self.cached_tokens: int | None = None
         self.prefill_ms: float | None = None
@@ -114,7 +115,7 @@ class Exchange:
             raise errors.ApiError(
                 503, "This router has no routing table yet.", Reason.NO_ENGINE, code="no_table", retry_after_s=2
             )
-        key = identity.authenticate(table, self.request.headers)
+        key = self.router.key_of(table, self.client, self.request)
         if self.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise errors.bad_request("Compressed request bodies are not supported.", code="unsupported_encoding")
         self.body = bodies.parse(self.request.take_body(), self.router.limits)
@@ -123,9 +124,12 @@ class Exchange:
             message = f"The model {self.body.model[:200]!r} does not exist."
             raise ApiError(404, message, Reason.UNKNOWN_MODEL, code="model_not_found", param="model")
         self.model, self.model_name = model, model.route.name
-        identity.authorize(key, self.model_name)
+        identity.authorize(key, model.route)
         bodies.set_model(self.body, self.model_name)
         data = self.body.data
+        admission.check_priority(key, data)
+        if not model.route.share_prefixes and (salt := admission.team_salt(key, data)) is not None:
+            bodies.set_field(self.body, "cache_salt", salt)
         session = identity.session(self.request.headers) or prefixes.session(data)
         self.need = routing.Request(
             prompt_tokens=bodies.prompt_tokens(data),
@@ -136,6 +140,9 @@ class Exchange:
         )
         self.prefix = prefixes.of(data, self.model_name)
         self.look_up()
+        self.charge = self.router.quotas.charge(key, self.need.prompt_tokens)
+        if self.charge.refused is not None:
+            raise self.charge.refused
 
     def look_up(self) -> None:
         """Brings up to date which engines hold how much of the prompt."""
@@ -166,17 +173,18 @@ class Exchange:
         close = not self.request.keep_alive or self.router.stopping or (http10 and length is None)
         if close:
             self.request.keep_alive = False
-        return answers.head(200, self.id, self._route(), content_type, length, close, b"cache-control: no-cache\r\n", http10)
+        extra = b"cache-control: no-cache\r\n" + self.charge.lines
+        return answers.head(200, self.id, self._route(), content_type, length, close, extra, http10)
 
     def send(self, answer: Answer) -> None:
         """A complete answer of an engine, good or a client's 4xx, to the client."""
         self.status = answer.status
         if answer.status >= 400:
             self.outcome = "client_error"
-        extra = b""
+        extra = self.charge.lines
         retry_after = answer.headers.get(b"retry-after")
         if retry_after is not None and retry_after.isdigit():
-            extra = b"retry-after: %b\r\n" % retry_after
+            extra += b"retry-after: %b\r\n" % retry_after
         content_type, body = answer.headers.get(b"content-type", answers.JSON), answer.body
         if answer.status >= 400:
             content_type, body = answers.JSON, answers.refusal(answer.status, body)
@@ -192,7 +200,8 @@ class Exchange:
         self.status = error.status
         self.outcome = "client_error" if error.status < 500 else "engine_error"
         self.reason = error.reason
-        self.router.write_error(self.client, error, self.id, self._route(), close=not self.request.keep_alive)
+        close = not self.request.keep_alive
+        self.router.write_error(self.client, error, self.id, self._route(), close, self.charge.lines)
         return False
 
     def _route(self) -> bytes:
@@ -242,6 +251,8 @@ class Exchange:
         relay = self.relay
         if relay is not None and self.outcome in ("cancelled", "cut") and self.status == 200:
             self._count_what_went_out(relay)
+        reached = self.outcome in ("ok", "cancelled", "cut") and (self.decode_id or self.prefill_id)
+        self.router.quotas.settle(self.charge, admission.tokens_used(self.usage, self.charge.tokens, bool(reached)))
         ttft = None if self.first_at is None else self.first_at - self.started
         if ttft is not None and self.outcome == "ok":
             counters.saw_ttft(self.model_name, ttft)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import re
 import secrets
 from collections.abc import Mapping
 from itertools import count
 
-from controlplane.core.protocol import KeyEntry, RoutingTable
+from controlplane.core.protocol import KeyEntry, ModelRoute, RoutingTable
 from controlplane.core.routing import Reason
 from controlplane.router.errors import ApiError
 
@@ -49,24 +50,37 @@ def forwarded(headers: Mapping[bytes, bytes], id: bytes) -> bytes:
     return lines
 
 
-def authenticate(table: RoutingTable, headers: Mapping[bytes, bytes]) -> KeyEntry | None:
-    """The entry of the client's key; None if the table needs none. Raises ApiError 401."""
-    if not table.require_key:
+def is_loopback(address: str) -> bool:
+    """Of a peer's address as sockets give it, also of IPv4 on an IPv6 socket."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+def authenticate(table: RoutingTable, headers: Mapping[bytes, bytes], local: bool) -> KeyEntry | None:
+    """The entry of the client's key; None if it needs none: the table does not want one and the client is on this machine
+    (`local`). Raises ApiError 401."""
+    if local and not table.require_key:
         return None
     scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
     key = value.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
     digest = hashlib.sha256(key).hexdigest()
-    for entry in table.keys:
-        if secrets.compare_digest(entry.sha256, digest):
-            return entry
-    raise ApiError(
-        401, "A valid API key is needed: Authorization: Bearer <key>.", Reason.UNAUTHORIZED, code="invalid_api_key"
-    )
+    entry = table.key_of.get(digest)
+    if entry is not None:
+        return entry
+    message = "A valid API key is needed: Authorization: Bearer <key>."
+    if not table.require_key:
+        message += " Without one this router serves its own machine only."
+    raise ApiError(401, message, Reason.UNAUTHORIZED, code="invalid_api_key")
 
 
-def authorize(key: KeyEntry | None, model: str) -> None:
+def covers(key: KeyEntry | None, route: ModelRoute) -> bool:
+    """Whether the key may use the model; it may name it by an alias."""
+    return key is None or "*" in key.models or not {route.name, *route.aliases}.isdisjoint(key.models)
+
+
+def authorize(key: KeyEntry | None, route: ModelRoute) -> None:
     """Raises ApiError 403 if the key does not cover the model."""
-    if key is not None and "*" not in key.models and model not in key.models:
-        raise ApiError(
-            403, f"This API key does not cover the model {model!r}.", Reason.FORBIDDEN, code="model_forbidden", param="model"
-        )
+    if not covers(key, route):
+        message = f"This API key does not cover the model {route.name!r}."
+        raise ApiError(403, message, Reason.FORBIDDEN, code="model_forbidden", param="model")
