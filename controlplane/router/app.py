@@ -59,6 +59,7 @@ class Router:
         self.telemetry = telemetry
         self.directory = Directory(fleet_secret, limits)
         self.ledger = Ledger()
+        self.quotas = Quotas(OwnBook())
         self.counters = Counters()
         self.ids_in_use: set[bytes] = set()
         self.clients: set[ClientConnection] = set()
@@ -78,8 +79,8 @@ class Router:
         self.directory.apply(table)
         engines = len(self.directory.engines)
         log.info("routing table %d:%d applied: %d models, %d engines", *table.stamp, len(table.models), engines)
-        self.table_changed.set()
         self.quotas.apply(table)
+        self.table_changed.set()
 
     def engine_failed(self, engine: Engine, fault: Fault) -> None:
         if engine.failed(fault, time.monotonic()):
@@ -263,8 +264,8 @@ class Router:
                 self.spawn(probe(engine, self.limits))
         self.ledger.sweep(time.time())
         self.directory.index.expire(now - self.limits.index_s)
-        self.directory.forget_idle()
         self.quotas.sweep()
+        self.directory.forget_idle()
 
 
 def _model_row(name: str, route: ModelRoute) -> dict[str, Any]:
