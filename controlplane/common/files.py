@@ -5,12 +5,15 @@ Standard library only.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
 from pathlib import Path
 
 KEY_BYTES = 32
+MAX_DOCUMENT_BYTES = 16 << 20
+"""Of a document that somebody names: far above any model's config.json or engine's metrics page."""
 
 
 class BadKey(ValueError):
@@ -52,6 +55,16 @@ def read_key(path: Path, what: str) -> bytes:
         size = len(key) if len(key) < KEY_BYTES else "more"
         raise BadKey(f"{what} {path} has {size} bytes instead of {KEY_BYTES}: make it again")
     return key
+
+
+def read_document(path: Path) -> str:
+    """The text of a file that somebody names, which may be anything (a device that never ends, for one). Raises OSError,
+    also for more than MAX_DOCUMENT_BYTES, and UnicodeDecodeError for what is no UTF-8."""
+    with path.open("rb") as file:
+        content = file.read(MAX_DOCUMENT_BYTES + 1)
+    if len(content) > MAX_DOCUMENT_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MAX_DOCUMENT_BYTES:,} bytes", str(path))
+    return content.decode("utf-8")
 
 
 def rotate(path: Path, limit_bytes: int, keep: int = 1) -> bool:

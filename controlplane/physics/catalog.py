@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from controlplane.common.files import read_document
 from controlplane.core.modelconfig import ConfigRefused
 
 CONFIGS = Path(__file__).parent / "model_configs"
@@ -24,7 +25,7 @@ def read_config(name: str) -> dict[str, Any]:
     """The parsed config.json that `name` means: one that ships, else a file. Raises ConfigRefused with the remedy."""
     path = CONFIGS / f"{name}.json" if name in config_names() else Path(name)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_document(path))
     except OSError as error:
         known = ", ".join(config_names())
         raise ConfigRefused(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from controlplane.common.files import read_document
 from controlplane.core.calibration import Calibration, read_calibration
 from controlplane.core.forecast import ForecastRefused
 from controlplane.core.gpus import GPUS
@@ -143,7 +144,7 @@ def asked(options: Mapping[str, Any]) -> ForecastRequest:
 
 def _calibration(path: Path) -> Calibration:
     try:
-        return read_calibration(json.loads(path.read_text(encoding="utf-8")))
+        return read_calibration(json.loads(read_document(path)))
     except OSError as error:
         raise ForecastRefused(f"calibration {str(path)!r:.200}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as problem:  # no JSON, no text, or no calibration

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from controlplane.common.files import read_document
 from controlplane.physics.enginemetrics import BadMetrics, EnginePage, read_engine_page
 
 TIMEOUT_S = 10.0
@@ -19,7 +20,7 @@ def read_pages(paths: Sequence[Path]) -> list[EnginePage]:
     pages = []
     for path in paths:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_document(path)
         except OSError as error:
             raise BadMetrics(f"cannot read {path}: {error.strerror}") from None
         except UnicodeDecodeError:

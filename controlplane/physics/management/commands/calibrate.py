@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from controlplane.common.files import read_document
 from controlplane.core.calibration import Calibration, calibration_document
 from controlplane.core.gpus import UnknownGpu
 from controlplane.core.modelconfig import ConfigRefused, read_shape
@@ -70,13 +71,13 @@ def _key(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        key = path.read_text(encoding="ascii").strip()
+        key = read_document(path).strip()
     except OSError as error:
         raise CommandError(f"cannot read --key-file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise CommandError(f"--key-file {path} is no key: it is not ASCII text") from None
-    if not key or not key.isprintable():
-        raise CommandError(f"--key-file {path} is no key: it must hold one line")
+        raise CommandError(f"--key-file {path} is no key: it is no text") from None
+    if not key or not key.isascii() or not key.isprintable():
+        raise CommandError(f"--key-file {path} is no key: it must hold one line of ASCII")
     return key
 
 
