@@ -75,7 +75,9 @@ class PhaseModel:
         tp = self.tensor_parallel
         if tp < 1 or not self.shape.splits_over(tp):
             heads = f"{self.shape.heads} attention heads ({self.shape.kv_heads} KV heads)"
-            raise DoesNotFit(f"{heads} cannot be split over {tp} GPUs")
+            raise DoesNotFit(
+                f"{heads} cannot be split over {tp} GPUs; degrees that can: {', '.join(map(str, self.shape.degrees()))}"
+            )
         constants = terms(self.shape, self.gpu, tp, self.kv_dtype, self.stack, self.experts)
         object.__setattr__(self, "_terms", constants)
 

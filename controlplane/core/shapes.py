@@ -127,6 +127,10 @@ class Shape:
     extra_other: int = 0
     """Norms outside the layers."""
 
+    def degrees(self, most: int = 64) -> list[int]:
+        """The tensor-parallel degrees up to `most` over which it splits."""
+        return [degree for degree in range(1, most + 1) if self.splits_over(degree)]
+
     def splits_over(self, tensor_parallel: int) -> bool:
         """Whether this many GPUs get equal numbers of heads of every kind, and whole KV heads or copies of one."""
         return all(

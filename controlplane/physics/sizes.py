@@ -66,10 +66,9 @@ def _layers(shape: Shape, group: Attention, dtype: str | None) -> dict[str, Any]
 def _per_gpu(shape: Shape, dtype: str | None, tokens: int, tensor_parallel: int) -> dict[str, Any]:
     checks.whole("tp", tensor_parallel, 1, MAX_TENSOR_PARALLEL)
     if not shape.splits_over(tensor_parallel):
-        fitting = [degree for degree in range(1, MAX_TENSOR_PARALLEL + 1) if shape.splits_over(degree)]
         raise ForecastRefused(
             f"the heads of {shape.model_type} cannot be split over tp {tensor_parallel}; "
-            f"degrees that can: {', '.join(map(str, fitting))}"
+            f"degrees that can: {', '.join(map(str, shape.degrees(MAX_TENSOR_PARALLEL)))}"
         )
     return {
         "tensor_parallel": tensor_parallel,

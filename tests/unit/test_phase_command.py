@@ -72,7 +72,10 @@ def test_a_cache_that_does_not_fit_is_told_beside_the_time() -> None:
         (("--prefill", "9", "--batch", "0"), "batch must be a whole number from 1"),
         (("--prefill", "9", "--past", "-1"), "past must be a whole number from 0"),
         (("--prefill", "9", "--tp", "0"), "tp must be a whole number from 1"),
-        (("--prefill", "9", "--tp", "3"), r"64 attention heads \(8 KV heads\) cannot be split over 3 GPUs"),
+        (
+            ("--prefill", "9", "--tp", "3"),
+            r"64 attention heads \(8 KV heads\) cannot be split over 3 GPUs; degrees that can: 1, 2, 4, 8",
+        ),
         (("--prefill", "9", "--tp", "1"), r"needs 14\d.\d GB on each of 1 h100-sxm .* 6\d.\d GB more than 90%"),
         (("--prefill", "9", "--gpu", "h900"), "GPU kind 'h900' is not known .*h100-sxm"),
         (("--prefill", "9", "--stack", "2022"), "stack must be one of current, 2023"),
