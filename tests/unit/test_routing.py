@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
 from typing import Any
 
 import pytest
@@ -73,6 +74,9 @@ def test_the_path_follows_mode_and_engines(model: Any, engines: Any, need: Any, 
 def test_every_reason_is_documented() -> None:
     assert set(REASON_DOCS) == set(Reason)
     assert all(text.endswith(".") for text in REASON_DOCS.values())
+    page = (FilePath(__file__).parents[2] / "docs" / "routing.md").read_text()
+    missing = [f"| `{reason}` | {text} |" for reason, text in REASON_DOCS.items() if f"| `{reason}` | {text} |" not in page]
+    assert missing == [], "add these rows to docs/routing.md"
 
 
 def test_the_engine_with_the_least_work_is_chosen() -> None:
