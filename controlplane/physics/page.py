@@ -16,7 +16,8 @@ from django.conf import settings
 from django.template import Context, Engine
 from plotly.offline import get_plotlyjs
 
-from controlplane.physics.forecastrows import facts, limit, milliseconds, number, percent, sheet
+from controlplane.physics.forecastrows import sheet
+from controlplane.physics.forecasttext import facts, limit, milliseconds, number, percent
 
 FOLDER = Path(__file__).parent / "pages"
 SHEETS = ("tokens.css", "console.css")
