@@ -18,6 +18,9 @@ MAX_BLOCKS = 100_000
 SPARE = 64
 """A full holder lets 1/64 of its blocks go at once: the oldest entry of a dict is cheap to find only now and then."""
 
+LEAST_TRUST = 0.05
+"""Enough to notice that an engine's cache works again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
@@ -40,7 +43,7 @@ NO_PREFIX = Prefix()
 class Holder:
     """What one incarnation of an engine holds: nothing before it has entered the index, and after it was closed."""
 
-    __slots__ = ("_index", "bit", "capacity", "held", "name")
+    __slots__ = ("_index", "bit", "capacity", "held", "name", "trust")
 
     def __init__(self, index: KvIndex, name: str, capacity: int = 0) -> None:
         self.name = name
@@ -48,9 +51,18 @@ class Holder:
         """Blocks its cache has; 0: not known. May be set at any time."""
         self.held: dict[int, float] = {}
         """Key -> when it was last used; the least recently used first."""
+        self.trust = 1.0
+        """Which share of what is expected to be there is found there: less if the engine's cache is off, smaller or shared
+        with others."""
         self.bit = 0
         """Its place in the index, which sets it; 0: not there."""
         self._index = index
+
+    def found(self, expected_tokens: int, tokens: int) -> None:
+        """The engine had `tokens` of a prompt in its cache, where `expected_tokens` were expected, `trust` included."""
+        if expected_tokens > 0:
+            share = min(1.0, self.trust * tokens / expected_tokens)
+            self.trust = max(LEAST_TRUST, self.trust + 0.1 * (share - self.trust))
 
     def insert(self, keys: Sequence[int], now: float) -> None:
         """The engine computes or fetches this prefix: its blocks are the most recently used. Nothing outside the index."""

@@ -52,6 +52,8 @@ class Exchange:
         self.prefix: Prefix = NO_PREFIX
         self.choices: dict[Leg, routing.Choice[Engine]] = {}
         """The newest of each leg: what was predicted, and the best engines that were not taken."""
+        self.expected_cached = 0
+        """Prompt tokens that the engine which computes the prompt should hold already."""
         self.model_name = ""
         self.path = Path.NONE
         self.reason = Reason.ROUTER
@@ -148,7 +150,9 @@ class Exchange:
         """Brings up to date which engines hold how much of the prompt."""
         prompt, prefix = self.need.prompt_tokens, self.prefix
         found = self.router.directory.index.match(prefix.keys)
-        self.need.cached = {holder.name: prefix.tokens(blocks, prompt) for holder, blocks in found.items()}
+        self.need.cached = {
+            holder.name: int(prefix.tokens(blocks, prompt) * holder.trust) for holder, blocks in found.items()
+        }
 
     def engines(self) -> list[Engine]:
         """The model's engines as the newest table has them: it may have changed since the request came."""
@@ -162,6 +166,8 @@ class Exchange:
         choice = routing.choose(leg, self.engines(), self.need, self.arm, exclude, compat, source)
         if choice.engine is not None:
             self.choices[leg] = choice
+            if leg != "decode":
+                self.expected_cached = self.need.cached.get(choice.engine.route.id, 0)
         return choice.engine
 
     # --- answers ---
@@ -248,6 +254,8 @@ class Exchange:
         counters.by_outcome[(self.model_name, self.path, self.reason, self.outcome)] += 1
         if not self.model_name:
             return  # never got as far as a model: counted, not told one by one
+        if self.outcome == "ok":
+            self._check_index()
         relay = self.relay
         if relay is not None and self.outcome in ("cancelled", "cut") and self.status == 200:
             self._count_what_went_out(relay)
@@ -280,6 +288,14 @@ class Exchange:
                 retries=self.retries,
             )
         )
+
+    def _check_index(self) -> None:
+        """Compares what the engine that computed the prompt had of it with what was expected, if it tells."""
+        split = self.prefill_end is not None
+        choice = self.choices.get("prefill" if split else "whole")
+        told = self.cached_tokens if split else self.usage.cached
+        if choice is not None and choice.engine is not None and told is not None:
+            choice.engine.holder.found(self.expected_cached, told)
 
     def _count_what_went_out(self, relay: Relay) -> None:
         """For a stream that never came to its usage event."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.integration.router_engine import FakeEngine, Leg, behave
+from tests.integration.router_engine import FakeEngine, Leg, behave, reply
 from tests.integration.router_kit import (
     QUICK,
     TEXT,
@@ -101,6 +101,21 @@ async def test_conditional_mode_looks_at_what_is_uncached(tmp_path: Path) -> Non
     async with pair(tmp_path, decodes=1, mode="conditional") as two:
         reasons = [route_of(await two.kit.post(prompt(number)))["reason"] for number in range(3)]
         assert reasons == ["conditional_remote", "conditional_short", "conditional_short"]
+
+
+async def test_an_engine_that_does_not_find_its_prefixes_is_not_waited_for(tmp_path: Path) -> None:
+    async def cacheless(engine: FakeEngine, leg: Leg) -> None:
+        usage = {"prompt_tokens": 6500, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
+        await reply(leg, 200, {"choices": [{"index": 0, "text": "x"}], "usage": usage})
+
+    async with fakes("a", "b") as engines, running(tmp_path, whole_model(*engines)) as kit:
+        for engine in engines:
+            engine.always = cacheless
+        for number in range(60):
+            assert (await kit.post(prompt(number))).status_code == 200
+        (first, *_) = with_legs(*engines)
+        trust = {engine.route.id: engine.holder.trust for engine in kit.router.directory.engines.values()}
+        assert trust[first.id] < 0.1
 
 
 async def test_the_room_of_an_engine_is_learnt(tmp_path: Path) -> None:

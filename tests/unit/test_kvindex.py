@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.kvindex import NO_PREFIX, KvIndex, Prefix
+from controlplane.core.kvindex import LEAST_TRUST, NO_PREFIX, KvIndex, Prefix
 
 
 def chain(*parts: int) -> list[int]:
@@ -104,6 +104,21 @@ def test_a_share_of_the_whole_is_the_most_an_engine_may_hold() -> None:
     for name in "ab":
         full.add(name).insert(chain(1), 0)
     assert len(full) == 0
+
+
+def test_an_engine_whose_cache_holds_less_is_trusted_less_and_again_more() -> None:
+    holder = KvIndex().add("a")
+    for _ in range(100):
+        holder.found(int(1000 * holder.trust), 400)
+    assert 0.38 < holder.trust < 0.42
+    for _ in range(100):
+        holder.found(int(1000 * holder.trust), 0)
+    assert holder.trust == LEAST_TRUST
+    for _ in range(100):
+        holder.found(int(1000 * holder.trust), 1000)
+    assert holder.trust > 0.95
+    holder.found(0, 0)
+    assert holder.trust > 0.95
 
 
 def test_blocks_count_as_their_share_of_the_tokens() -> None:
