@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controlplane.core import routing
 from controlplane.core.kvindex import KvIndex
@@ -217,3 +219,43 @@ def test_a_queue_ahead_is_not_taken_for_a_slow_engine_and_short_prompts_count_le
     assert rates.prefill == pytest.approx(10_000)
     rates.saw_prefill(10, 0.1)
     assert rates.prefill > 9980
+
+
+# --- what choices never do ---
+
+ENGINES = st.lists(
+    st.builds(
+        lambda role, state, arm, compat, usable, queued, number: Engine(
+            EngineRoute(f"e{number}", "http://x", role, state=state, arm=arm, compat=compat), usable=usable, load=queued
+        ),
+        st.sampled_from(("prefill", "decode", "mixed")),
+        st.sampled_from(("ready", "ready", "draining")),
+        st.sampled_from(("main", "main", "canary")),
+        st.sampled_from(("", "1")),
+        st.sampled_from((True, True, False)),
+        st.builds(Load, prefill_tokens=st.integers(0, 50_000), decode_tokens=st.integers(0, 5000)),
+        st.integers(0, 99),
+    ),
+    max_size=8,
+    unique_by=lambda each: each.route.id,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ENGINES, st.sampled_from(("prefill", "decode", "whole")), st.integers(0, 2**64 - 1), st.integers(0, 99))
+def test_only_fitting_engines_are_chosen_and_else_each_is_refused_for_a_reason(
+    engines: list[Engine], leg: Any, session: int, failed: int
+) -> None:
+    exclude = {f"e{failed}"}
+    choice = routing.choose(leg, engines, request(session=session), exclude=exclude, compat="1" if leg == "decode" else None)
+    if choice.engine is None:
+        assert [id for id, _ in choice.rejected] == [each.route.id for each in engines]
+        assert all(why for _, why in choice.rejected)
+        return
+    route = choice.engine.route
+    roles = {"prefill": ("prefill",), "decode": ("decode",), "whole": ("mixed", "decode", "prefill")}[leg]
+    assert (route.role in roles, route.state, route.arm, choice.engine.usable) == (True, "ready", "main", True)
+    assert route.id not in exclude
+    assert leg != "decode" or route.compat == "1"
+    assert all(score >= choice.estimate.score - routing.TIE_S for _, score in choice.others)
+    assert route.id not in dict(choice.others)
