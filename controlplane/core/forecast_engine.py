@@ -10,6 +10,14 @@ from controlplane.core.forecast_gaps import Gaps
 from controlplane.core.forecast_types import Arrival, PoolTotals
 from controlplane.core.perf import PhaseModel, StepCost
 
+TIED_S = 1e-9
+"""Times that are no further apart are the same: sums of steps are rounded, differently with merged steps."""
+
+
+def nanosecond(seconds: float) -> float:
+    """`seconds` so that the same times are equal; infinity stays."""
+    return round(seconds, 9)
+
 
 class Leg:
     """One engine's part of a request, and when its stages were. Times are NaN until they have come."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from controlplane.core.forecast_engine import Leg
+from controlplane.core.forecast_engine import Leg, nanosecond
 
 
 class _Flow:
@@ -63,7 +63,7 @@ class Network:
 
     def pop(self, now: float) -> tuple[Leg, int]:
         """The transfer that is through now, with its destination."""
-        flow = min(self._flows, key=lambda each: each.end_s)
+        flow = min(self._flows, key=lambda each: (nanosecond(each.end_s), each.source, each.destination))
         _, _, leg = heapq.heappop(flow.transfers)
         if not flow.transfers:
             del self._flows[flow], self._out[flow.source][flow.destination], self._in[flow.destination][flow.source]

@@ -1,7 +1,8 @@
 """The forecast's event loop: arrivals, engines' runs and KV transfers in the order of time. Pure.
 
 Engines are looked at only when a run of theirs ends or something reaches them. At equal times arrivals and transfers come
-before engines, so that a step takes up all that is there when it begins.
+before engines, so that a step takes up all that is there when it begins, and engines in the order of their numbers. Times
+are equal when they are the same nanosecond: with requests of equal lengths engines keep step, and rounding must not decide.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from controlplane.core.forecast_engine import Ends, Leg
+from controlplane.core.forecast_engine import Ends, Leg, nanosecond
 from controlplane.core.forecast_fleet import build
 from controlplane.core.forecast_gaps import Gaps
 from controlplane.core.forecast_network import Network
@@ -39,7 +40,8 @@ class Simulation:
         self._kv_size = transfer_size(model.shape, model.kv_dtype)
         self._router = Router(self._nodes, settings, mode, self._kv_size)
         self._network = Network([node.bytes_per_s for node in self._nodes])
-        self._events: list[tuple[float, int, Node]] = []
+        self._events: list[tuple[float, int, int, float, Node]] = []
+        """(nanosecond, number of the engine, number of the event, time, engine)."""
         self._event = 0
         self._node_of: dict[Leg, tuple[Node, int]] = {}
         """Open legs: their engine and the KV tokens reserved there."""
@@ -57,20 +59,24 @@ class Simulation:
         horizon = self._settings.horizon_s if self._settings.horizon_s is not None else math.inf
         index, count = 0, len(self._arrivals)
         arrived_s = self._arrivals[0].at_s
+        now = arrived_s
         while True:
             moved_s = self._network.next_end_s
-            engine_s = self._events[0][0] if self._events else math.inf
-            now = min(arrived_s, moved_s, engine_s)
-            if now == math.inf or now > horizon:
+            engine_s = self._events[0][3] if self._events else math.inf
+            next_s = min(arrived_s, moved_s, engine_s)
+            if next_s == math.inf or next_s > horizon:
                 break
-            if arrived_s == now:
+            now = max(now, next_s)
+            same = nanosecond(next_s)
+            if nanosecond(arrived_s) == same:
+                now = max(now, arrived_s)
                 self._arrive(index, self._arrivals[index])
                 index += 1
                 arrived_s = self._arrivals[index].at_s if index < count else math.inf
-            elif moved_s == now:
+            elif nanosecond(moved_s) == same:
                 self._moved(now)
             else:
-                _, event, node = heapq.heappop(self._events)
+                _, _, event, _, node = heapq.heappop(self._events)
                 if event == node.due:
                     node.due = 0
                     self._turn(node, now)
@@ -89,7 +95,7 @@ class Simulation:
     def _schedule(self, node: Node, at_s: float) -> None:
         self._event += 1
         node.due = self._event
-        heapq.heappush(self._events, (at_s, self._event, node))
+        heapq.heappush(self._events, (nanosecond(at_s), node.number, self._event, at_s, node))
 
     def _touch(self, node: Node, now: float) -> None:
         """Something has come to an engine: an idle one wakes, a busy one may end its run sooner."""

@@ -93,6 +93,15 @@ def test_windows_experts_latents_and_states_are_merged_rightly_too(layout: str, 
     assert merged.gaps.total_s == pytest.approx(exact.gaps.total_s, rel=1e-6)
 
 
+@pytest.mark.parametrize("room", [1.05, 1.3, 4.0])
+@pytest.mark.parametrize("output", [50, 145])
+def test_rounding_does_not_decide_who_is_first_when_equal_requests_keep_step(output: int, room: float) -> None:
+    arrivals = [Arrival(0.0, 1000, output)] * 60
+    merged, exact = both("disagg:1xTP4+2xTP4", arrivals, Settings(kv_tokens=int((1000 + output) * room) + 16))
+    ends = {each.number: each.e2e_s for each in exact.served}
+    assert {each.number: each.e2e_s for each in merged.served} == pytest.approx(ends, rel=1e-9)
+
+
 def test_the_workloads_reach_what_they_are_named_after() -> None:
     preempted, _ = both("agg:3xTP4", *_with("preemption"))
     evicted, _ = both("agg:3xTP4", *_with("prefix hits and eviction"))
