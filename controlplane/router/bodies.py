@@ -20,7 +20,8 @@ PREFILL_KV = {"do_remote_decode": True, "do_remote_prefill": False}
 IMAGE_TOKENS = 500
 DEFAULT_OUTPUT_TOKENS = 256
 
-# Fields with the values under which a request can be split. Any other value takes the whole path.
+# Fields with the values under which a request can be split. Any other value takes the whole path. What is not here means the
+# same in both legs, or nothing to the prefill's one token: sampling, stop, logprobs, tools, response_format, cache_salt, ...
 _SPLITTABLE: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "best_of": (None, 1),
@@ -30,7 +31,13 @@ _SPLITTABLE: dict[str, tuple[Any, ...]] = {
     "suffix": (None, ""),
     "use_beam_search": (None, False),
     "tool_choice": (None, "auto", "none"),
+    "truncate_prompt_tokens": (None,),  # where vLLM cuts depends on max_tokens, which the legs do not share
+    "routed_experts_prompt_start": (None,),  # no engine that pulls KV knows the experts of a prompt
 }
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_NOT_IN_PREFILL = frozenset({*_LIMITS, "min_tokens", "stream", "stream_options"})
+"""What the prefill leg goes without, or with another value."""
+_STREAM_FLAGS = ("include_usage", "continuous_usage_stats")
 
 _TRUE = (True, "1", "true", "t", "yes", "y", "on")
 _FALSE = (None, False, "0", "false", "f", "no", "n", "off")
@@ -68,7 +75,7 @@ def parse(raw: bytes, limits: Limits) -> Body:
     model = data.get("model")
     if not isinstance(model, str) or not model:
         raise bad_request("You must provide a model.", param="model", code="missing_model")
-    return Body(data, raw, rewritten, model, data.get("stream") is True, _include_usage(data) is True)
+    return Body(data, raw, rewritten, model, _flag(data.get("stream")) is True, _include_usage(data) is True)
 
 
 def _too_many_parts(raw: bytes, limits: Limits) -> bool:
@@ -82,7 +89,11 @@ def _include_usage(data: Mapping[str, Any]) -> bool | None:
         return False
     if not isinstance(options, dict):
         return None
-    value = options.get("include_usage")
+    return _flag(options.get("include_usage"))
+
+
+def _flag(value: Any) -> bool | None:
+    """A boolean as engines read it (pydantic's lax mode); None: they will refuse it."""
     plain = value.lower() if isinstance(value, str) else value
     if plain in _TRUE:
         return True
@@ -113,16 +124,40 @@ def set_field(body: Body, name: str, value: str) -> None:
 def splittable(data: Mapping[str, Any]) -> bool:
     """Whether prefill on one engine and decode on another gives what one engine would. Doubt means False: types that an
     engine might still read as another value (`"3"` for n), lists of prompts, images, max_tokens 0."""
-    for name, neutral in _SPLITTABLE.items():
-        value = data.get(name)
-        if value is not None and not any(value is each or (type(value) is type(each) and value == each) for each in neutral):
-            return False
-    if data.get("max_tokens") == 0 or data.get("max_completion_tokens") == 0:
+    names = _SPLITTABLE.keys()
+    if not (names.isdisjoint(data) or all(_is_neutral(name, data[name]) for name in names & data.keys())):
+        return False
+    if not (_NOT_IN_PREFILL.isdisjoint(data) or _is_sound(data)):
         return False
     prompt = data.get("prompt")
     if isinstance(prompt, list) and not (len(prompt) == 1 or _token_ids(prompt)):
         return False
     return all(_text_only(message) for message in _messages(data))
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    return any(value is each or (type(value) is type(each) and value == each) for each in _SPLITTABLE[name])
+
+
+def _is_sound(data: Mapping[str, Any]) -> bool:
+    """Whether engines will take the fields that the prefill leg goes without. Else only the decode engine would refuse them,
+    when KV waits for it that nobody fetches before its lease ends."""
+    limit = None
+    for name in _LIMITS:
+        value = data.get(name)
+        if value is not None:
+            if type(value) is not int or value < 1:
+                return False
+            limit = value if limit is None else min(limit, value)
+    if "min_tokens" in data:
+        least = data["min_tokens"]
+        if type(least) is not int or least < 0 or (limit is not None and least > limit):
+            return False
+    streams = _flag(data.get("stream"))
+    options = data.get("stream_options")
+    if streams is None or not options:
+        return streams is not None and (options is None or type(options) is dict)
+    return streams and type(options) is dict and all(_flag(value) is not None for value in map(options.get, _STREAM_FLAGS))
 
 
 def _token_ids(prompt: list[Any]) -> bool:
@@ -135,9 +170,11 @@ def _messages(data: Mapping[str, Any]) -> list[Any]:
 
 
 def _text_only(message: Any) -> bool:
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, list):
+    if not isinstance(message, dict):
         return True
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message.get("audio") is None
     return all(isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text") for part in content)
 
 
@@ -192,8 +229,10 @@ def answer_bytes(body: Body, kv_params: Mapping[str, Any] | None = None, ask_usa
     if kv_params is not None:
         extra["kv_transfer_params"] = kv_params
     if ask_usage and body.stream and _include_usage(body.data) is False:
-        options = body.data.get("stream_options")
-        extra["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+        options = body.data.get("stream_options") or {}
+        extra["stream_options"] = {**options, "include_usage": True}
+        if "continuous_usage_stats" in options:  # means nothing without include_usage, and that the client did not want
+            extra["stream_options"]["continuous_usage_stats"] = False
     if body.rewritten or any(key in body.data for key in extra):
         return orjson.dumps({**body.data, **extra})
     if not extra:

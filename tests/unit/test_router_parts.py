@@ -345,3 +345,47 @@ def test_the_expiry_counter_is_read_from_a_real_page() -> None:
     assert expiry.parse(b"%b_other 3\n" % name) is None
     assert expiry.parse(b"%b x\n" % name) is None
     assert expiry.parse(b"") is None
+
+
+SPLIT = [
+    {"n": 1}, {"n": None}, {"min_tokens": 4, "max_tokens": 4}, {"min_tokens": 0}, {"stop": ["x"]},
+    {"seed": 3}, {"logprobs": 2},
+    {"stream": 1, "stream_options": {"include_usage": "yes"}}, {"stream": None, "stream_options": {}}, {"tools": [{}]},
+    {"max_tokens": None, "max_completion_tokens": 7}, {"response_format": {"type": "json_object"}}, {"priority": -1},
+    {"structured_outputs": {"regex": "a"}}, {"prompt": [[1, 2]]}, {"tool_choice": "auto"}, {"cache_salt": "s"},
+    {"user": "u"},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, "y"]}]}, {"messages": ["odd"]}, {"lora": 1},
+]  # fmt: skip
+WHOLE = [
+    {"n": 2}, {"n": True}, {"n": 1.0}, {"n": "1"}, {"best_of": 2}, {"echo": True}, {"echo": 0}, {"prompt_logprobs": 0},
+    {"prompt_embeds": "x"}, {"suffix": "x"}, {"use_beam_search": True}, {"tool_choice": "required"}, {"tool_choice": {}},
+    {"truncate_prompt_tokens": -1}, {"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 2.0}, {"max_tokens": "2"},
+    {"max_completion_tokens": True}, {"min_tokens": None}, {"min_tokens": -1}, {"min_tokens": "1"}, {"stream": "perhaps"},
+    {"min_tokens": 5, "max_tokens": 4}, {"min_tokens": 5, "max_completion_tokens": 4}, {"stream_options": {"a": 1}},
+    {"stream": True, "stream_options": "yes"}, {"stream": True, "stream_options": {"include_usage": 7}},
+    {"stream": True, "stream_options": {"continuous_usage_stats": "x"}}, {"prompt": ["a", "b"]}, {"prompt": [[1], [2]]},
+    {"prompt": []}, {"prompt": [1, "a"]}, {"prompt": [1, True]}, {"routed_experts_prompt_start": 3},
+    {"messages": [{"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]},
+    {"messages": [{"content": [{"type": "input_audio", "input_audio": {}}]}]}, {"messages": [{"content": [{"text": "x"}]}]},
+    {"messages": [{"role": "assistant", "content": None, "audio": {"id": "a"}}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("extra", SPLIT, ids=str)
+def test_what_means_the_same_on_two_engines_is_split(extra: dict[str, Any]) -> None:
+    assert bodies.splittable({"model": "m", "prompt": "x", "max_tokens": 9, **extra})
+
+
+@pytest.mark.parametrize("extra", WHOLE, ids=str)
+def test_what_might_not_goes_to_one_engine(extra: dict[str, Any]) -> None:
+    assert not bodies.splittable({"model": "m", "prompt": "x", "max_tokens": 9, **extra})
+
+
+def test_what_the_client_would_not_have_got_is_not_asked_for_with_the_usage() -> None:
+    options = {"continuous_usage_stats": True}
+    assert json.loads(bodies.answer_bytes(parsed(stream="true", stream_options=options)))["stream_options"] == {
+        "include_usage": True,
+        "continuous_usage_stats": False,
+    }
+    wanted = {"include_usage": True, **options}
+    assert json.loads(bodies.answer_bytes(parsed(stream=True, stream_options=wanted)))["stream_options"] == wanted
