@@ -142,8 +142,8 @@ class Run:
         return self.started_s + steps * self._first_s + self._growth_s * (steps * (steps - 1) / 2)
 
     def step_at(self, now: float) -> int:
-        """The number (from 1) of the step that ends at `now`, give or take TIED_S, or is under way then: the root of n·first +
-        growth·n(n-1)/2 = elapsed, in the form that does not divide by the growth."""
+        """The number (from 1) of the step that ends at `now`, give or take TIED_S, or is under way then: the root of
+        n·first + growth·n(n-1)/2 = elapsed, in the form that does not divide by the growth."""
         elapsed = max(0.0, now - self.started_s - TIED_S)
         half = self._first_s - self._growth_s / 2
         root = 2 * elapsed / (half + math.sqrt(half * half + 2 * self._growth_s * elapsed))
