@@ -78,7 +78,7 @@ def distributions(outcomes: Sequence[Outcome]) -> dict[str, list[list[float]]]:
         gaps.merge(outcome.gaps)
     return {
         "ttft_ms": [[share, rounded(1e3 * ttft[round(share * (len(ttft) - 1))])] for share in _CURVE if ttft],
-        "itl_ms": [[share, rounded(1e3 * seconds)] for share in _CURVE if (seconds := gaps.quantile(share)) is not None],
+        "itl_ms": [[share, rounded(1e3 * gaps.quantile(share))] for share in _CURVE if gaps.count],
     }
 
 

@@ -131,6 +131,14 @@ def test_every_kind_of_trace_is_forecast(name: str, requests: int) -> None:
     assert hits > 0 if name != "azure2023_conv.csv" else hits == 0
 
 
+def test_answers_of_one_token_have_no_gaps(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"at_s": 0, "prompt_tokens": 9, "output_tokens": 1}\n' * 3)
+    words = ("--trace", str(trace), "--model", "llama-3.1-8b", "--gpus", "2", "--tp", "1")
+    assert document(*words)["itl_ms"]["p50"] is None
+    assert "TTFT" in run(*words)
+
+
 def test_a_trace_can_be_cut_and_hastened() -> None:
     trace = ("--model", "qwen3-8b", "--layout", "agg:4xTP1", "--trace", str(TRACES / "mooncake_conversation.jsonl"))
     assert document(*trace, "--limit", "20")["arrived"] == 20
