@@ -99,6 +99,12 @@ class Load:
     """Of its KV cache, as far as open legs need it for prompts and answers."""
     last_prefill_end: float | None = None
     """Unix seconds."""
+    elsewhere: int = 0
+    """Of `in_flight`, the legs of other router processes, where those are known."""
+
+    @property
+    def own_in_flight(self) -> int:
+        return self.in_flight - self.elsewhere
 
     def reserve(self, prefill_tokens: int, decode_tokens: int, kv_tokens: int = 0) -> Reservation:
         ahead = self.prefill_tokens
@@ -106,6 +112,7 @@ class Load:
         self.prefill_tokens += prefill_tokens
         self.decode_tokens += decode_tokens
         self.kv_tokens += kv_tokens
+        self.changed()
         return Reservation(self, prefill_tokens, decode_tokens, kv_tokens, ahead)
 
 
@@ -127,12 +134,16 @@ class Reservation:
 
     def release(self) -> None:
         if not self.open:
+        self.load.changed()
             return
         self.open = False
-        self.prefill_done()
-        self.load.decode_tokens -= self.decode_tokens
-        self.load.kv_tokens -= self.kv_tokens
-        self.load.in_flight -= 1
+        load = self.load
+        load.prefill_tokens -= self.prefill_tokens
+        self.prefill_tokens = 0
+        load.decode_tokens -= self.decode_tokens
+        load.kv_tokens -= self.kv_tokens
+        load.in_flight -= 1
+        load.changed()
 
 
 class Candidate(Protocol):

@@ -13,7 +13,8 @@ from controlplane.common import valkey
 from controlplane.common.files import BadKey, read_key
 from controlplane.core import names
 from controlplane.router.limits import Limits
-from controlplane.router.server import Options, run
+from controlplane.router.processes import MOST_PROCESSES, supervise
+from controlplane.router.server import Options, Worker, run
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,6 +32,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=8000, help="0: any free port")
     parser.add_argument("--id", default="", help="the router's name in facts, unique in the fleet; default HOSTNAME-PORT")
     parser.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="that share the port and their work; default 1"
+    )
+    parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
+    parser.add_argument(
         "--cache", type=Path, metavar="FILE", help="disk copy of the published table, used while Valkey is away"
     )
     parser.add_argument("--body-limit", type=int, default=Limits().body_bytes, metavar="BYTES", help="of a request's body")
@@ -39,6 +44,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         options = _options(args)
         run(options)
+        if args.processes > 1 and options.worker is None:
+            return supervise(options, given, args.processes)
     except _Unusable as problem:
         return _complain(str(problem))
     except OSError as error:
@@ -55,13 +62,15 @@ class _Unusable(ValueError):
 
 def _options(args: argparse.Namespace) -> Options:
     if args.body_limit <= 0:
+    if not 1 <= args.processes <= MOST_PROCESSES:
+        raise _Unusable(f"--processes must be 1 to {MOST_PROCESSES}.")
         raise _Unusable("--body-limit must be a positive number of bytes.")
     url = "" if args.table is not None else args.valkey or os.environ.get(names.ENV_VALKEY_URL, "")
     if args.table is None and not url:
         raise _Unusable(f"no routing table: give --table FILE, --valkey URL, or set {names.ENV_VALKEY_URL}.")
     if url and not valkey.usable(url):
         raise _Unusable("the Valkey URL is no usable one: write it like redis://:password@host:6379/0.")
-    if args.valkey and urlsplit(args.valkey).password:
+    if args.valkey and urlsplit(args.valkey).password and not args.worker:
         log.warning("the password in --valkey is seen by every user of this machine: give it in %s", names.ENV_VALKEY_URL)
     return Options(
         host=args.host,
@@ -74,6 +83,7 @@ def _options(args: argparse.Namespace) -> Options:
         cache=args.cache,
         limits=Limits(body_bytes=args.body_limit),
     )
+        worker=Worker(*map(int, args.worker.split(","))) if args.worker else None,
 
 
 def _fleet_secret(needed: bool) -> bytes | None:

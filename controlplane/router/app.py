@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -23,6 +24,7 @@ from controlplane.router.limits import Limits
 from controlplane.router.paths import ENDPOINTS, Endpoint, normalise, query_value
 from controlplane.router.probes import answers_health, probe
 from controlplane.router.reading import ClientRequest
+from controlplane.router.siblings import Siblings
 from controlplane.router.upstream import Fault
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,8 @@ class Router:
         read now came after `went_round_at`, even if the process was stopped in the meantime."""
         self._tasks: set[asyncio.Task[None]] = set()
 
+        self.siblings: Siblings | None = None
+        """The other processes of this router, if it has any."""
     # --- the table ---
 
     def apply(self, table: RoutingTable) -> None:
@@ -80,10 +84,23 @@ class Router:
         engines = len(self.directory.engines)
         log.info("routing table %d:%d applied: %d models, %d engines", *table.stamp, len(table.models), engines)
         self.quotas.apply(table)
+        if self.siblings is not None:
+            self.siblings.bind(self.directory.all_engines())
         self.table_changed.set()
 
     def engine_failed(self, engine: Engine, fault: Fault) -> None:
         if engine.failed(fault, time.monotonic()):
+    def join(self, siblings: Siblings) -> None:
+        """This is one process of several that are one router. Called before the first table."""
+        self.siblings = siblings
+        self.quotas = Quotas(siblings)
+
+    def sends(self, engine: Engine, blocks: Sequence[int]) -> None:
+        """An engine is being sent a prompt of these blocks, and will hold them."""
+        engine.holder.insert(blocks, time.monotonic())
+        if self.siblings is not None:
+            self.siblings.told(engine, blocks)
+
             self.counters.set_aside += 1
             log.warning("engine %s is set aside: %s", engine.route.id, fault.kind)
 
@@ -104,7 +121,7 @@ class Router:
             EngineLoad(
                 engine=engine.route.id,
                 incarnation=engine.route.incarnation,
-                in_flight=engine.load.in_flight,
+                in_flight=engine.load.own_in_flight,
                 handoffs=handoffs[(engine.route.id, engine.route.incarnation)],
                 last_prefill_end=engine.load.last_prefill_end,
             )
@@ -219,6 +236,8 @@ class Router:
             content_type, body = b"text/plain; version=0.0.4; charset=utf-8", metrics_page.render(self)
         id = identity.request_id(request.headers, self.ids_in_use)
         route = answers.route(Path.NONE, Reason.ROUTER)
+            if self.siblings is not None:
+                body = self.siblings.total(body)
         head = answers.head(status, id, route, content_type, len(body), not request.keep_alive or self.stopping)
         client.write(head if request.method == "HEAD" else head + body)
         client.finish()
@@ -252,10 +271,10 @@ class Router:
             if now - engine.asked_at > self.limits.silent_s and engine.pool.suspicious(now):
                 engine.asked_at = now
                 self.spawn(self.lives(engine))
-            produced = engine.produced - engine.produced_before
-            engine.produced_before = engine.produced
+            produced, before = self._produced(engine), engine.produced_before
+            engine.produced_before = produced
             if engine.load.in_flight:
-                engine.rates.saw_decode(produced / passed_s)
+                engine.rates.saw_decode(max(0, produced - before) / passed_s)
             if not (engine.gone or engine.kv_tokens) and now - engine.room_asked_at > self.limits.room_s:
                 engine.room_asked_at = now
                 self.spawn(capacity.learn(engine, self.limits))
@@ -269,5 +288,17 @@ class Router:
 
 
 def _model_row(name: str, route: ModelRoute) -> dict[str, Any]:
+        self._tell_siblings()
+
+    def _produced(self, engine: Engine) -> int:
+        """Output tokens of an engine, ever, as far as this router knows."""
+        return engine.produced + (self.siblings.produced(engine) if self.siblings is not None else 0)
+
+    def _tell_siblings(self) -> None:
+        if self.siblings is not None:
+            self.siblings.bind(self.directory.all_engines())
+            for engine in self.directory.all_engines():
+                engine.load.tell_produced(engine.produced)
+            self.siblings.publish(metrics_page.render(self))
     row: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": "twinpool", "root": route.name}
     return {**row, "max_model_len": route.max_model_len} if route.max_model_len else row

@@ -21,6 +21,7 @@ from controlplane.router.upstream import Fault
 
 EngineId = tuple[str, int, str]
 
+from controlplane.router.loads import SharedLoad
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReading:
@@ -42,7 +43,7 @@ class Engine:
         self.holder = holder
         """What its KV cache holds, as far as this router knows."""
         self.rates = rates
-        self.load = routing.Load()
+        self.load = SharedLoad()
         self.links = routing.Links()
         self.kv_tokens = 0
         """Room of its KV cache; 0: not known."""
@@ -152,7 +153,7 @@ class Directory:
 
     def forget_idle(self) -> None:
         """Lets go of engines that left the table and have no leg open any more."""
-        self.leaving = [engine for engine in self.leaving if engine.load.in_flight or engine.pool.open_connections]
+        self.leaving = [engine for engine in self.leaving if engine.load.own_in_flight or engine.pool.open_connections]
 
     def all_engines(self) -> list[Engine]:
         return [*self.engines.values(), *self.leaving]

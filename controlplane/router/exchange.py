@@ -148,6 +148,8 @@ class Exchange:
 
     def look_up(self) -> None:
         """Brings up to date which engines hold how much of the prompt."""
+        if self.router.siblings is not None:
+            self.router.siblings.refresh()
         prompt, prefix = self.need.prompt_tokens, self.prefix
         found = self.router.directory.index.match(prefix.keys)
         self.need.cached = {
@@ -156,6 +158,8 @@ class Exchange:
 
     def engines(self) -> list[Engine]:
         """The model's engines as the newest table has them: it may have changed since the request came."""
+        if self.router.siblings is not None:
+            self.router.siblings.refresh()
         newest = self.router.directory.models.get(self.model_name, self.model)
         return newest.engines
 

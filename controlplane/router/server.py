@@ -20,6 +20,8 @@ from controlplane.router.client import ClientConnection
 from controlplane.router.limits import Limits
 from controlplane.router.tables import Tables, follow_file
 from controlplane.router.telemetry import Outbox
+from controlplane.router.shared import Segment
+from controlplane.router.siblings import Siblings
 
 if TYPE_CHECKING:
     from controlplane.router.link import Link
@@ -29,6 +31,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One process of several that are one router (router.processes)."""
+
+    number: int
+    processes: int
+    memory: int
+    """Descriptor of their Segment."""
+    lifeline: int
+    """Descriptor of a pipe that ends when their parent does."""
+
+
     """Exactly one of `table` and `valkey_url` is set."""
 
     host: str
@@ -43,20 +57,27 @@ class Options:
     limits: Limits = field(default_factory=Limits)
 
 
+    worker: Worker | None = None
+    """Set in each process of a router that is several."""
 class Server:
     """One router process's worth of parts. Made inside a running loop; `router` may be looked at from outside."""
 
     def __init__(self, options: Options) -> None:
         """Binds the address. Raises OSError if it cannot be used."""
         self._options = options
-        self._listener = _listen(options.host, options.port)
+        worker = options.worker
+        self._listener = listen(options.host, options.port, shared=worker is not None)
         self.port: int = self._listener.getsockname()[1]
-        id = options.id or f"{socket.gethostname()}-{self.port}"
+        id = router_id(options, self.port)
+        if worker is not None:
+            id = f"{id}.{worker.number + 1}"
         self._outbox = Outbox(id)
         telemetry = self._outbox if options.valkey_url else NoTelemetry()
         self.router = Router(id, options.limits, options.fleet_secret, telemetry)
         table_key = signing.table_key(options.fleet_secret) if options.fleet_secret is not None else None
         self._tables = Tables(self.router.apply, table_key, options.cache)
+        if worker is not None:
+            self.router.join(Siblings(Segment(worker.memory, worker.processes), worker.number))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, then stops in order."""
@@ -73,7 +94,11 @@ class Server:
             lambda: ClientConnection(router, options.limits), sock=self._listener, backlog=2048
         )
         tasks = [loop.create_task(each) for each in work]
-        log.info("router %s listens on %s:%d", router.id, options.host, self.port)
+        if router.siblings is not None:
+            router.siblings.serving()
+            log.info("process %s serves port %d", router.id, self.port)
+        else:
+            log.info("router %s listens on %s:%d", router.id, options.host, self.port)
         try:
             await _until(stop, tasks)
         finally:
@@ -114,10 +139,18 @@ def run(options: Options) -> None:
         await server.run(stop)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if options.worker is not None:
+            loop.add_reader(options.worker.lifeline, stop.set)  # it only ever becomes readable by its end
         runner.run(main())
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def router_id(options: Options, port: int) -> str:
+    return options.id or f"{socket.gethostname()}-{port}"
+
+
+def listen(host: str, port: int, shared: bool) -> socket.socket:
+    """A socket bound to the address. `shared`: several may be, and the kernel deals connections out among those that listen.
+    Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -128,6 +161,8 @@ def _listen(host: str, port: int) -> socket.socket:
         raise
     listener.setblocking(False)
     return listener
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
 
 async def _sweep(router: Router) -> None:

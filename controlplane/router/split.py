@@ -99,7 +99,7 @@ class Split:
         reserved = engine.load.reserve(x.need.uncached(engine.route.id), 0, x.need.prompt_tokens)
         self.ahead_tokens = reserved.ahead_tokens
         started = time.monotonic()
-        engine.holder.insert(x.prefix.keys, started)
+        x.router.sends(engine, x.prefix.keys)
         baseline = expiry.Baseline(engine, started, self.route.kv_lease_s, limits)
         collector = legs.Collector(limits.prefill_answer_bytes)
         made: Handoff | Answer | Fault | None = None

@@ -1,0 +1,81 @@
+"""The load of an engine as this process decides by it: its own reservations and those of the routers it knows of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from controlplane.core import routing
+
+
+class Reserved(NamedTuple):
+    """Amounts as in `routing.Load`."""
+
+    in_flight: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    kv_tokens: int = 0
+
+
+NOTHING = Reserved()
+
+
+class SharedLoad(routing.Load):
+    """Its fields are sums; `own` is this process's part."""
+
+    __slots__ = ("_cells", "_hosts", "_siblings", "key")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = 0
+        """By which siblings know the engine; 0: it is not shared."""
+        self._cells: memoryview | None = None
+        self._siblings = NOTHING
+        self._hosts = NOTHING
+
+    @property
+    def own(self) -> Reserved:
+        a, b = self._siblings, self._hosts
+        return Reserved(
+            self.in_flight - a.in_flight - b.in_flight,
+            self.prefill_tokens - a.prefill_tokens - b.prefill_tokens,
+            self.decode_tokens - a.decode_tokens - b.decode_tokens,
+            self.kv_tokens - a.kv_tokens - b.kv_tokens,
+        )
+
+    def share(self, key: int, cells: memoryview) -> None:
+        """From now on this process's part is written there."""
+        self.key, self._cells = key, cells
+        self.changed()
+
+    def unshare(self) -> None:
+        self.key, self._cells = 0, None
+        self.see_siblings(NOTHING)
+
+    def tell_produced(self, tokens: int) -> None:
+        """What this process has had of the engine, ever."""
+        if self._cells is not None:
+            self._cells[4] = tokens
+
+    def changed(self) -> None:
+        cells = self._cells
+        if cells is not None:
+            cells[0], cells[1], cells[2], cells[3] = self.own
+
+    def see_siblings(self, reserved: Reserved) -> None:
+        """What the other processes of this router have reserved."""
+        if reserved != self._siblings:
+            self._add(reserved, self._siblings)
+            self._siblings = reserved
+
+    def see_hosts(self, reserved: Reserved) -> None:
+        """What the routers of other hosts have reserved."""
+        if reserved != self._hosts:
+            self._add(reserved, self._hosts)
+            self._hosts = reserved
+
+    def _add(self, more: Reserved, less: Reserved) -> None:
+        self.in_flight += more.in_flight - less.in_flight
+        self.elsewhere += more.in_flight - less.in_flight
+        self.prefill_tokens += more.prefill_tokens - less.prefill_tokens
+        self.decode_tokens += more.decode_tokens - less.decode_tokens
+        self.kv_tokens += more.kv_tokens - less.kv_tokens
