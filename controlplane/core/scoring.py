@@ -131,10 +131,10 @@ class Reservation:
     def prefill_done(self) -> None:
         self.load.prefill_tokens -= self.prefill_tokens
         self.prefill_tokens = 0
+        self.load.changed()
 
     def release(self) -> None:
         if not self.open:
-        self.load.changed()
             return
         self.open = False
         load = self.load

@@ -43,9 +43,9 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         options = _options(args)
-        run(options)
         if args.processes > 1 and options.worker is None:
             return supervise(options, given, args.processes)
+        run(options)
     except _Unusable as problem:
         return _complain(str(problem))
     except OSError as error:
@@ -61,9 +61,9 @@ class _Unusable(ValueError):
 
 
 def _options(args: argparse.Namespace) -> Options:
-    if args.body_limit <= 0:
     if not 1 <= args.processes <= MOST_PROCESSES:
         raise _Unusable(f"--processes must be 1 to {MOST_PROCESSES}.")
+    if args.body_limit <= 0:
         raise _Unusable("--body-limit must be a positive number of bytes.")
     url = "" if args.table is not None else args.valkey or os.environ.get(names.ENV_VALKEY_URL, "")
     if args.table is None and not url:
@@ -82,8 +82,8 @@ def _options(args: argparse.Namespace) -> Options:
         fleet_secret=_fleet_secret(needed=bool(url)),
         cache=args.cache,
         limits=Limits(body_bytes=args.body_limit),
-    )
         worker=Worker(*map(int, args.worker.split(","))) if args.worker else None,
+    )
 
 
 def _fleet_secret(needed: bool) -> bytes | None:

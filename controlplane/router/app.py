@@ -60,8 +60,8 @@ class Router:
         self.limits = limits
         self.telemetry = telemetry
         self.directory = Directory(fleet_secret, limits)
-        self.ledger = Ledger()
         self.quotas = Quotas(OwnBook())
+        self.ledger = Ledger()
         self.counters = Counters()
         self.ids_in_use: set[bytes] = set()
         self.clients: set[ClientConnection] = set()
@@ -73,23 +73,21 @@ class Router:
         self._swept_at = self.went_round_at = time.monotonic()
         """Of the last sweep and the one before. Between the two the loop has read all that was there to be read, so what is
         read now came after `went_round_at`, even if the process was stopped in the meantime."""
-        self._tasks: set[asyncio.Task[None]] = set()
-
         self.siblings: Siblings | None = None
         """The other processes of this router, if it has any."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
     # --- the table ---
 
     def apply(self, table: RoutingTable) -> None:
         self.directory.apply(table)
-        engines = len(self.directory.engines)
-        log.info("routing table %d:%d applied: %d models, %d engines", *table.stamp, len(table.models), engines)
         self.quotas.apply(table)
         if self.siblings is not None:
             self.siblings.bind(self.directory.all_engines())
+        engines = len(self.directory.engines)
+        log.info("routing table %d:%d applied: %d models, %d engines", *table.stamp, len(table.models), engines)
         self.table_changed.set()
 
-    def engine_failed(self, engine: Engine, fault: Fault) -> None:
-        if engine.failed(fault, time.monotonic()):
     def join(self, siblings: Siblings) -> None:
         """This is one process of several that are one router. Called before the first table."""
         self.siblings = siblings
@@ -101,6 +99,8 @@ class Router:
         if self.siblings is not None:
             self.siblings.told(engine, blocks)
 
+    def engine_failed(self, engine: Engine, fault: Fault) -> None:
+        if engine.failed(fault, time.monotonic()):
             self.counters.set_aside += 1
             log.warning("engine %s is set aside: %s", engine.route.id, fault.kind)
 
@@ -234,10 +234,10 @@ class Router:
             status, body = (200 if ready else 503), orjson.dumps(document)
         else:
             content_type, body = b"text/plain; version=0.0.4; charset=utf-8", metrics_page.render(self)
-        id = identity.request_id(request.headers, self.ids_in_use)
-        route = answers.route(Path.NONE, Reason.ROUTER)
             if self.siblings is not None:
                 body = self.siblings.total(body)
+        id = identity.request_id(request.headers, self.ids_in_use)
+        route = answers.route(Path.NONE, Reason.ROUTER)
         head = answers.head(status, id, route, content_type, len(body), not request.keep_alive or self.stopping)
         client.write(head if request.method == "HEAD" else head + body)
         client.finish()
@@ -281,13 +281,10 @@ class Router:
             if not engine.gone and engine.breaker.probe_due(now):
                 engine.breaker.probing = True
                 self.spawn(probe(engine, self.limits))
+        self.quotas.sweep()
         self.ledger.sweep(time.time())
         self.directory.index.expire(now - self.limits.index_s)
-        self.quotas.sweep()
         self.directory.forget_idle()
-
-
-def _model_row(name: str, route: ModelRoute) -> dict[str, Any]:
         self._tell_siblings()
 
     def _produced(self, engine: Engine) -> int:
@@ -300,5 +297,8 @@ def _model_row(name: str, route: ModelRoute) -> dict[str, Any]:
             for engine in self.directory.all_engines():
                 engine.load.tell_produced(engine.produced)
             self.siblings.publish(metrics_page.render(self))
+
+
+def _model_row(name: str, route: ModelRoute) -> dict[str, Any]:
     row: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": "twinpool", "root": route.name}
     return {**row, "max_model_len": route.max_model_len} if route.max_model_len else row

@@ -16,12 +16,12 @@ from controlplane.core.protocol import EngineRoute, ModelRoute, RoutingTable
 from controlplane.router.bodies import DEFAULT_OUTPUT_TOKENS
 from controlplane.router.breaker import Breaker
 from controlplane.router.limits import Limits
+from controlplane.router.loads import SharedLoad
 from controlplane.router.pool import Pool
 from controlplane.router.upstream import Fault
 
 EngineId = tuple[str, int, str]
 
-from controlplane.router.loads import SharedLoad
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReading:

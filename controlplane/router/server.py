@@ -18,10 +18,10 @@ from controlplane.core import signing
 from controlplane.router.app import SWEEP_S, NoTelemetry, Router
 from controlplane.router.client import ClientConnection
 from controlplane.router.limits import Limits
-from controlplane.router.tables import Tables, follow_file
-from controlplane.router.telemetry import Outbox
 from controlplane.router.shared import Segment
 from controlplane.router.siblings import Siblings
+from controlplane.router.tables import Tables, follow_file
+from controlplane.router.telemetry import Outbox
 
 if TYPE_CHECKING:
     from controlplane.router.link import Link
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One process of several that are one router (router.processes)."""
@@ -43,6 +41,8 @@ class Worker:
     """Descriptor of a pipe that ends when their parent does."""
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
     """Exactly one of `table` and `valkey_url` is set."""
 
     host: str
@@ -55,10 +55,10 @@ class Worker:
     fleet_secret: bytes | None = field(default=None, repr=False)
     cache: Path | None = None
     limits: Limits = field(default_factory=Limits)
-
-
     worker: Worker | None = None
     """Set in each process of a router that is several."""
+
+
 class Server:
     """One router process's worth of parts. Made inside a running loop; `router` may be looked at from outside."""
 
@@ -74,10 +74,10 @@ class Server:
         self._outbox = Outbox(id)
         telemetry = self._outbox if options.valkey_url else NoTelemetry()
         self.router = Router(id, options.limits, options.fleet_secret, telemetry)
-        table_key = signing.table_key(options.fleet_secret) if options.fleet_secret is not None else None
-        self._tables = Tables(self.router.apply, table_key, options.cache)
         if worker is not None:
             self.router.join(Siblings(Segment(worker.memory, worker.processes), worker.number))
+        table_key = signing.table_key(options.fleet_secret) if options.fleet_secret is not None else None
+        self._tables = Tables(self.router.apply, table_key, options.cache)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, then stops in order."""
@@ -133,14 +133,14 @@ def run(options: Options) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        if options.worker is not None:
+            loop.add_reader(options.worker.lifeline, stop.set)  # it only ever becomes readable by its end
         server = Server(options)
         gc.collect()
         gc.freeze()  # what is here now stays: no collection needs to look at it again
         await server.run(stop)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        if options.worker is not None:
-            loop.add_reader(options.worker.lifeline, stop.set)  # it only ever becomes readable by its end
         runner.run(main())
 
 
@@ -155,14 +155,14 @@ def listen(host: str, port: int, shared: bool) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
     except OSError:
         listener.close()
         raise
     listener.setblocking(False)
     return listener
-        if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
 
 async def _sweep(router: Router) -> None:
