@@ -39,7 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         "--cache", type=Path, metavar="FILE", help="disk copy of the published table, used while Valkey is away"
     )
     parser.add_argument("--body-limit", type=int, default=Limits().body_bytes, metavar="BYTES", help="of a request's body")
-    args = parser.parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args(given)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         options = _options(args)
