@@ -124,25 +124,6 @@ def _measure(x: Exchange, engine: Engine, handoff: Handoff | None, tokens: int, 
         engine.links.saw(handoff.engine.route.id, pulled, seconds)
 
 
-def _is_late(outcome: object, handoff: Handoff | None, era: Era) -> bool:
-    if isinstance(outcome, Answer) and outcome.status == 200:
-        return not (era.sound and (handoff is None or handoff.in_time(time.monotonic())))
-    return isinstance(outcome, Late)
-
-
-async def _believed(x: Exchange, engine: Engine, era: Era, handoff: Handoff | None) -> bool:
-    """Whether an answer that is held may be sent on. Others of its era are held until this is known, or sent elsewhere."""
-    if handoff is not None and not handoff.in_time(time.monotonic()):
-        # The client may leave meanwhile; what is found out matters to others too.
-        await asyncio.shield(x.router.spawn(_check(x, engine, era, handoff)))
-    return await engine.believes(era)
-
-
-async def _check(x: Exchange, engine: Engine, era: Era, handoff: Handoff) -> None:
-    engine.doubt(era)
-    kept = False
-    try:
-        kept = await handoff.kv_kept()
-        x.router.counters.kv_checks["believed" if kept else "dropped"] += 1
-    finally:
-        engine.settle(era, kept)
+def _is_late(outcome: object, handoff: Handoff) -> bool:
+    whole_and_late = isinstance(outcome, Answer) and outcome.status == 200 and time.monotonic() > handoff.late_after
+    return isinstance(outcome, Late) or whole_and_late
