@@ -115,6 +115,9 @@ class Load:
         self.changed()
         return Reservation(self, prefill_tokens, decode_tokens, kv_tokens, ahead)
 
+    def changed(self) -> None:
+        """Called after every change of what is reserved here, for loads that others look at."""
+
 
 @dataclass(slots=True)
 class Reservation:
