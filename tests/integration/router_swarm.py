@@ -74,7 +74,8 @@ class _Serving(asyncio.Protocol):
         if (body.get("kv_transfer_params") or {}).get("do_remote_decode"):
             self._later(self._prefilled)
         elif body.get("stream"):
-            self._left = int(body["max_tokens"])
+            asked = body.get("max_tokens")
+            self._left = asked if type(asked) is int and 0 < asked < 100 else 4
             self.transport.write(STREAM_HEAD)
             self._later(self._step)
         else:
