@@ -108,7 +108,6 @@ def set_model(body: Body, name: str) -> None:
         body.rewritten = True
 
 
-# --- What a decision needs -------------------------------------------------------------------------------------------------
 def set_field(body: Body, name: str, value: str) -> None:
     """Sets a field of the router's own, which every leg gets."""
     if name in body.data or body.rewritten:
@@ -119,6 +118,7 @@ def set_field(body: Body, name: str, value: str) -> None:
     body.data[name] = value
 
 
+# --- What a decision needs -------------------------------------------------------------------------------------------------
 
 
 def splittable(data: Mapping[str, Any]) -> bool:
