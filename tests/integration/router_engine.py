@@ -51,6 +51,10 @@ class FakeEngine:
         self.open: set[asyncio.StreamWriter] = set()
         self.step_s = 0.0
         """Between two events of a stream."""
+        self.room = 100_000
+        """Tokens of the longest prompt it takes."""
+        self.cached: int | None = None
+        """Prompt tokens that its prefix cache has; None: usage does not tell. KV that it pulled counts too, as in vLLM."""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -141,25 +145,64 @@ async def behave(engine: FakeEngine, leg: Leg) -> None:
     if leg.path == "/metrics":
         await metrics(engine, leg)
     elif leg.path in ("/v1/completions", "/v1/chat/completions"):
-        await (stream if leg.body.get("stream") else whole)(engine, leg)
+        if problem := refused(engine, leg.body):
+            await reply(leg, 400, {"error": {"message": problem, "type": "BadRequestError", "param": None, "code": 400}})
+        else:
+            await (stream if leg.body.get("stream") else whole)(engine, leg)
     else:
         await reply(leg, 200, {"path": leg.path, "engine": engine.id})
+
+
+def refused(engine: FakeEngine, body: dict[str, Any]) -> str:
+    """What vLLM says about bodies that it does not take; a router that sends one has made a mistake."""
+    if body.get("stream_options") and not body.get("stream"):
+        return "Stream options can only be defined when `stream=True`."
+    if body.get("max_tokens", 1) == 0:
+        return "max_tokens must be at least 1"
+    if body.get("min_tokens", 0) > (body.get("max_completion_tokens") or body.get("max_tokens") or 1 << 30):
+        return "min_tokens must be less than or equal to max_tokens"
+    return f"This model's maximum context length is {engine.room} tokens." if prompt_tokens(body) >= engine.room else ""
 
 
 def prompt_of(body: dict[str, Any]) -> Any:
     return body.get("messages") or body.get("prompt")
 
 
-def prompt_tokens(body: dict[str, Any]) -> int:
+def prompts_of(body: dict[str, Any]) -> list[Any]:
+    """One or, of completions, a list."""
     prompt = prompt_of(body)
+    several = "messages" not in body and isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+    return prompt if several else [prompt]
+
+
+def prompt_tokens(body: dict[str, Any]) -> int:
+    return sum(map(_tokens_in, prompts_of(body)))
+
+
+def _tokens_in(prompt: Any) -> int:
     return (
         len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], int) else len(json.dumps(prompt)) // 4
     )
 
 
-def usage_of(body: dict[str, Any], count: int) -> dict[str, int]:
+def choices_of(body: dict[str, Any]) -> int:
+    """Of each prompt."""
+    return int(body.get("n") or 1)
+
+
+def answers_of(body: dict[str, Any]) -> list[list[str]]:
+    """The words of each choice: `n` for every prompt. The first of a prompt is what it always is."""
+    count = count_of(body)
+    return [words([prompt, k] if k else prompt, count) for prompt in prompts_of(body) for k in range(choices_of(body))]
+
+
+def usage_of(body: dict[str, Any], count: int, cached: int | None = None) -> dict[str, Any]:
     prompt = prompt_tokens(body)
-    return {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
+    usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
+    if cached is not None:
+        pulled = (body.get("kv_transfer_params") or {}).get("do_remote_prefill")
+        usage["prompt_tokens_details"] = {"cached_tokens": prompt if pulled else cached}
+    return usage
 
 
 def count_of(body: dict[str, Any]) -> int:
@@ -185,17 +228,30 @@ async def metrics(engine: FakeEngine, leg: Leg) -> None:
 
 
 async def whole(engine: FakeEngine, leg: Leg) -> None:
-    body, count = leg.body, count_of(leg.body)
-    text = "".join(words(prompt_of(body), count))
-    choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
-    choice |= {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
-    document: dict[str, Any] = {"id": "x", "choices": [choice], "usage": usage_of(body, count), "kv_transfer_params": None}
+    body, answers = leg.body, answers_of(leg.body)
+    choices = [_choice(body, index, tokens) for index, tokens in enumerate(answers)]
+    usage = usage_of(body, sum(map(len, answers)), engine.cached)
+    document: dict[str, Any] = {"id": "x", "choices": choices, "usage": usage, "kv_transfer_params": None}
     if (body.get("kv_transfer_params") or {}).get("do_remote_decode"):
         document["kv_transfer_params"] = {
             "do_remote_prefill": True, "do_remote_decode": False, "remote_engine_id": engine.id, "remote_block_ids": [1, 2],
             "remote_request_id": secrets.token_hex(4), "remote_host": "127.0.0.1", "remote_port": 1,
         }  # fmt: skip
     await reply(leg, 200, document)
+
+
+def _choice(body: dict[str, Any], index: int, tokens: list[str]) -> dict[str, Any]:
+    text = "".join(tokens)
+    choice: dict[str, Any] = {"index": index, "finish_reason": "length"}
+    if "messages" in body:
+        return choice | {"message": {"role": "assistant", "content": text}}
+    prompt = prompts_of(body)[index // choices_of(body)]
+    if body.get("logprobs") is not None:
+        choice["logprobs"] = {"tokens": ([str(prompt)] if body.get("echo") else []) + tokens}
+    if body.get("prompt_logprobs") is not None:
+        # Of KV that came from elsewhere nothing is known.
+        choice["prompt_logprobs"] = None if body.get("kv_transfer_params") else [None, *str(prompt).split()[1:]]
+    return choice | {"text": (str(prompt) if body.get("echo") else "") + text}
 
 
 async def begin_stream(leg: Leg) -> None:
@@ -213,22 +269,24 @@ async def send_event(leg: Leg, document: Any) -> None:
     await leg.writer.drain()
 
 
-def event(body: dict[str, Any], text: str, finish: str | None = None) -> dict[str, Any]:
-    choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
+def event(body: dict[str, Any], text: str, finish: str | None = None, index: int = 0) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": index, "finish_reason": finish}
     choice |= {"delta": {"content": text}} if "messages" in body else {"text": text}
     return {"id": "x", "choices": [choice], "usage": None}
 
 
 async def stream(engine: FakeEngine, leg: Leg) -> None:
-    body, count = leg.body, count_of(leg.body)
+    body, answers = leg.body, answers_of(leg.body)
     await begin_stream(leg)
-    tokens = words(prompt_of(body), count)
-    for index, token in enumerate(tokens):
-        await send_event(leg, event(body, token, "length" if index == count - 1 else None))
+    for number in range(count_of(body)):
+        finish = "length" if number == count_of(body) - 1 else None
+        for index, tokens in enumerate(answers):
+            await send_event(leg, event(body, tokens[number], finish, index))
         if engine.step_s:
             await asyncio.sleep(engine.step_s)
     if (body.get("stream_options") or {}).get("include_usage"):
-        await send_event(leg, {"id": "x", "choices": [], "usage": usage_of(body, count)})
+        usage = usage_of(body, sum(map(len, answers)), engine.cached)
+        await send_event(leg, {"id": "x", "choices": [], "usage": usage})
     await send_event(leg, b"[DONE]")
     leg.writer.write(b"0\r\n\r\n")
     await leg.writer.drain()
