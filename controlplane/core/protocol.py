@@ -340,6 +340,24 @@ class RouterFact:
     """As in AgentFact."""
 
 
+@dataclass(frozen=True)
+class Reservations:
+    """What a router process has open, told to those of other hosts (names.LOADS_CHANNEL); `host` is equal for the processes
+    of one router. Per engine ("<id>#<incarnation>"): legs in flight, prompt tokens, output tokens and KV tokens reserved,
+    output tokens produced ever."""
+
+    router: str
+    host: str
+    boot: str
+    seq: int
+    loads: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    leaving: bool = False
+
+    def __post_init__(self) -> None:
+        if any(len(each) != 5 or not 0 <= min(each) <= max(each) < 1 << 53 for each in self.loads.values()):
+            raise ValueError("loads must be five counts per engine")
+
+
 # --- Telemetry: msgpack maps on the Valkey stream names.TELEMETRY_STREAM, field "r" ---------------------------------------
 
 RecordKind = Literal["gpu", "engine", "router", "request", "node"]

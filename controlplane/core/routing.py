@@ -154,6 +154,8 @@ def choose(
         if leg == "whole":
             best_role = WHOLE_ROLES[min(WHOLE_ROLES.index(engine.route.role) for engine in kept)]
             kept = [engine for engine in kept if engine.route.role == best_role]
+    if request.blind and len(kept) > 2:
+        kept = sorted(kept, key=lambda engine: mix(request.session, engine.salt))[-2:]
     if len(kept) == 1:
         return Choice(kept[0], estimate(leg, kept[0], request, source))
     return _best([(estimate(leg, engine, request, source), engine) for engine in kept], request)

@@ -187,6 +187,9 @@ class Request:
     splittable: bool = True
     generates: bool = True
     """False for paths that are never split."""
+    blind: bool = False
+    """What other routers have reserved is not known now: only two candidates that its hash picks are compared, so that
+    routers do not all choose the same engine."""
     cached: Mapping[str, int] = field(default_factory=dict)
     """Engine id -> tokens of the prompt that its KV cache holds, as far as is known now."""
 

@@ -22,6 +22,7 @@ from controlplane.router.exchange import Exchange
 from controlplane.router.ledger import Ledger
 from controlplane.router.limits import Limits
 from controlplane.router.paths import ENDPOINTS, Endpoint, normalise, query_value
+from controlplane.router.peers import Peers
 from controlplane.router.probes import answers_health, probe
 from controlplane.router.reading import ClientRequest
 from controlplane.router.siblings import Siblings
@@ -75,6 +76,8 @@ class Router:
         read now came after `went_round_at`, even if the process was stopped in the meantime."""
         self.siblings: Siblings | None = None
         """The other processes of this router, if it has any."""
+        self.peers: Peers | None = None
+        """The routers of other hosts, if this one has a way to hear of them."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- the table ---
@@ -92,6 +95,12 @@ class Router:
         """This is one process of several that are one router. Called before the first table."""
         self.siblings = siblings
         self.quotas = Quotas(siblings)
+
+    def heed_peers(self, now: float) -> None:
+        """Acts on what routers of other hosts have said, or have not."""
+        if self.peers is not None:
+            self.peers.apply(self.directory.all_engines(), now)
+            self.quotas.hosts = self.peers.hosts
 
     def sends(self, engine: Engine, blocks: Sequence[int]) -> None:
         """An engine is being sent a prompt of these blocks, and will hold them."""
@@ -285,11 +294,13 @@ class Router:
         self.ledger.sweep(time.time())
         self.directory.index.expire(now - self.limits.index_s)
         self.directory.forget_idle()
+        self.heed_peers(now)
         self._tell_siblings()
 
     def _produced(self, engine: Engine) -> int:
         """Output tokens of an engine, ever, as far as this router knows."""
-        return engine.produced + (self.siblings.produced(engine) if self.siblings is not None else 0)
+        siblings = self.siblings.produced(engine) if self.siblings is not None else 0
+        return engine.produced + engine.load.produced_on_hosts + siblings
 
     def _tell_siblings(self) -> None:
         if self.siblings is not None:

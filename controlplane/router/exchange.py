@@ -139,6 +139,7 @@ class Exchange:
             session=xxhash.xxh3_64_intdigest(session or self.id),
             splittable=self.generates and bodies.splittable(data),
             generates=self.generates,
+            blind=self.router.peers is not None and self.router.peers.stale,
         )
         self.prefix = prefixes.of(data, self.model_name)
         self.look_up()

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from controlplane.common.valkey import UNREACHABLE, connect
 from controlplane.core import names, signing
-from controlplane.core.codec import encode
-from controlplane.core.protocol import RouterFact
+from controlplane.core.codec import decode, encode
+from controlplane.core.protocol import CacheEra, Reservations, RouterFact
 from controlplane.router.app import Router
+from controlplane.router.peers import TELL_S, Peers
 from controlplane.router.tables import Tables
 from controlplane.router.telemetry import Outbox
 
@@ -27,7 +28,10 @@ ANSWER_S = 5.0
 
 
 class Link:
-    def __init__(self, router: Router, tables: Tables, outbox: Outbox, secret: bytes, url: str, telemetry_url: str) -> None:
+    def __init__(
+        self, router: Router, host: str, tables: Tables, outbox: Outbox, secret: bytes, url: str, telemetry_url: str
+    ) -> None:
+        """`host`: the router's id without a process's number."""
         self._router = router
         self._tables = tables
         self._outbox = outbox
@@ -38,6 +42,8 @@ class Link:
         self._booted_at = time.time()
         self._told: RouterFact | None = None
         self._told_at = 0.0
+        self._peers = router.peers = Peers(router.id, host, outbox.boot)
+        self._bad_loads = False
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -45,6 +51,8 @@ class Link:
             self._forever("table", self._follow_table),
             self._forever("facts", self._tell_facts),
             self._forever("telemetry", self._send_telemetry),
+            self._forever("loads out", self._tell_loads),
+            self._forever("loads in", self._hear_loads),
         )
 
     async def close(self) -> None:
@@ -52,6 +60,7 @@ class Link:
         try:
             async with asyncio.timeout(2.0):
                 await self._flush()
+                await self._say_loads(self._peers.farewell())
                 await self._broker.delete(names.fact_key("router", self._router.id))
                 await self._broker.publish(names.FACT_CHANNEL, f"router:{self._router.id}")
         except UNREACHABLE:
@@ -127,6 +136,37 @@ class Link:
         pipeline.publish(names.FACT_CHANNEL, f"router:{self._router.id}")
         await pipeline.execute()
         self._told, self._told_at = fact, time.monotonic()
+
+    # --- reservations ---
+
+    async def _tell_loads(self) -> None:
+        router = self._router
+        while True:
+            now = time.monotonic()
+            router.heed_peers(now)
+            message = self._peers.message(router.directory.all_engines(), now)
+            if message is not None:
+                await self._say_loads(message)
+            await asyncio.sleep(TELL_S)
+
+    async def _say_loads(self, message: Reservations) -> None:
+        await self._broker.publish(names.LOADS_CHANNEL, signing.seal(self._key, encode(message)))
+
+    async def _hear_loads(self) -> None:
+        async with self._broker.pubsub() as channel:
+            await channel.subscribe(names.LOADS_CHANNEL)
+            while True:
+                message = await channel.get_message(ignore_subscribe_messages=True, timeout=POLL_S)
+                if message is None:
+                    continue
+                try:
+                    said = decode(Reservations, signing.unseal(self._key, message["data"]))
+                except ValueError as error:  # BadSignature, WrongShape
+                    if not self._bad_loads:
+                        log.warning("what a router said of its loads was refused: %s", error)
+                    self._bad_loads = True
+                    continue
+                self._peers.hear(said, time.monotonic())
 
     # --- telemetry ---
 

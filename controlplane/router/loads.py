@@ -22,7 +22,7 @@ NOTHING = Reserved()
 class SharedLoad(routing.Load):
     """Its fields are sums; `own` is this process's part."""
 
-    __slots__ = ("_cells", "_hosts", "_siblings", "key")
+    __slots__ = ("_cells", "_hosts", "_siblings", "key", "produced_on_hosts")
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,6 +31,8 @@ class SharedLoad(routing.Load):
         self._cells: memoryview | None = None
         self._siblings = NOTHING
         self._hosts = NOTHING
+        self.produced_on_hosts = 0
+        """Output tokens that routers of other hosts have had of the engine, ever."""
 
     @property
     def own(self) -> Reserved:

@@ -118,7 +118,8 @@ class Server:
         options = self._options
         assert options.fleet_secret is not None
         telemetry_url = options.telemetry_url or options.valkey_url
-        return Link(self.router, self._tables, self._outbox, options.fleet_secret, options.valkey_url, telemetry_url)
+        host = router_id(options, self.port)
+        return Link(self.router, host, self._tables, self._outbox, options.fleet_secret, options.valkey_url, telemetry_url)
 
 
 def run(options: Options) -> None:
