@@ -12,7 +12,7 @@ from dataclasses import replace
 from controlplane.common.valkey import UNREACHABLE, connect
 from controlplane.core import names, signing
 from controlplane.core.codec import decode, encode
-from controlplane.core.protocol import CacheEra, Reservations, RouterFact
+from controlplane.core.protocol import Reservations, RouterFact
 from controlplane.router.app import Router
 from controlplane.router.peers import TELL_S, Peers
 from controlplane.router.tables import Tables
