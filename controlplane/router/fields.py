@@ -25,13 +25,18 @@ Places = dict[str, "Places | None"]
 """Nested keys that lead to the client's own material (None). Lists on the way are stepped through."""
 
 _TOOL: Places = {"function": {"parameters": None, "arguments": None}, "parameters": None, "input_schema": None}
+_TOOLS: Places = {**_TOOL, "tools": _TOOL}
+"""Tools may come in name spaces."""
 CLIENTS_OWN: Places = {
     "messages": {"content": None, "tool_calls": _TOOL, "function_call": {"arguments": None}},
     "input": {"content": None, "arguments": None, "output": None},
     "prompt": None,
-    "tools": _TOOL,
+    "system": None,
+    "documents": None,
+    "tools": _TOOLS,
     "functions": {"parameters": None},
-    "response_format": {"json_schema": {"schema": None}, "schema": None},
+    "response_format": {"json_schema": {"schema": None}, "schema": None, "structures": {"schema": None}, "format": None},
+    "output_config": {"format": {"schema": None}},
     "text": {"format": {"schema": None}},
     "structured_outputs": {"json": None},
     "guided_json": None,
@@ -53,7 +58,11 @@ def is_unsafe(key: str) -> bool:
 
 def strip(document: dict[str, Any], depth_limit: int) -> bool:
     """Removes unsafe keys from `document` in place; True if there were any. Raises ApiError if it is nested too deep."""
-    return _strip(document, CLIENTS_OWN, depth_limit, True)
+    found = _strip(document, CLIENTS_OWN, depth_limit, True)
+    if "request_id" in document:  # engines take it for the request's key; the header says what it is
+        del document["request_id"]
+        return True
+    return found
 
 
 def _strip(value: Any, places: Places | None, depth_left: int, searching: bool) -> bool:

@@ -81,7 +81,8 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self._size = 0
         self._over_early: Fault | Streamed | None = None
         self._last_at = 0.0
-        self.watch = sse.EventWatch(strip_usage, limits.event_bytes, prompt_details)
+        tells_usage = sse.USAGE_OF_GENERATIONS if expects_done else sse.USAGE_OF_OTHERS
+        self.watch = sse.EventWatch(strip_usage, limits.event_bytes, prompt_details, tells_usage)
         self.first_at: float | None = None
         """Monotonic."""
         self.gaps_ms: list[float] = []

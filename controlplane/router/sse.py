@@ -15,8 +15,11 @@ from controlplane.router.usage import with_details
 
 DONE = b"data: [DONE]\n\n"
 END = b"\n\n"
-_TELLING = (b'"prompt_tokens"', b'"error"', b'"abort"')
-"""In every event that reports usage or a failure, but for an `event: error` line. One more look costs each token 0.15 us."""
+_TELLING = (b'"error"', b'"abort"')
+"""In every event that reports a failure, but for an `event: error` line. One more look costs each token 0.15 us."""
+USAGE_OF_GENERATIONS = b'"prompt_tokens"'
+USAGE_OF_OTHERS = b'"output_tokens"'
+"""In every event of /v1/responses or /v1/messages that reports usage."""
 
 
 def gave_up(document: dict[str, Any]) -> bool:
@@ -30,15 +33,22 @@ def gave_up(document: dict[str, Any]) -> bool:
 class EventWatch:
     """Feed it de-framed payload; it returns what to pass on. After `error` is set nothing more may be passed on."""
 
-    __slots__ = ("_limit", "_prompt_details", "_rest", "_strip_usage", "done", "error", "usage")
+    __slots__ = ("_limit", "_prompt_details", "_rest", "_strip_usage", "_tells_usage", "done", "error", "usage")
 
-    def __init__(self, strip_usage: bool, event_limit: int, prompt_details: bytes | None = None) -> None:
+    def __init__(
+        self,
+        strip_usage: bool,
+        event_limit: int,
+        prompt_details: bytes | None = None,
+        tells_usage: bytes = USAGE_OF_GENERATIONS,
+    ) -> None:
         self.usage: dict[str, Any] | None = None
         self.done = False
         self.error = False
         self._strip_usage = strip_usage
         self._prompt_details = prompt_details
         self._limit = event_limit
+        self._tells_usage = tells_usage
         self._rest = b""
 
     def feed(self, payload: bytes) -> bytes:
@@ -54,8 +64,13 @@ class EventWatch:
                 return b""
             self._rest = payload[cut:]
             payload = payload[:cut]
-        usage, error, abort = _TELLING
-        if usage in payload or error in payload or abort in payload or (b"event:" in payload and _names_error(payload)):
+        error, abort = _TELLING
+        if (
+            self._tells_usage in payload
+            or error in payload
+            or abort in payload
+            or (b"event:" in payload and _names_error(payload))
+        ):
             payload = self._inspect(payload)
         if payload.endswith(DONE):
             self.done = True
@@ -75,7 +90,7 @@ class EventWatch:
             if gave_up(document) or _is_error_event(event):
                 self.error = True
                 break
-            usage = document.get("usage")
+            usage = document.get("usage") or _inner_usage(document)
             if isinstance(usage, dict):
                 self.usage = usage
                 if self._strip_usage and document.get("choices") == []:
@@ -83,6 +98,12 @@ class EventWatch:
                 event = with_details(event, self._prompt_details)
             kept.append(event + END)
         return b"".join(kept)
+
+
+def _inner_usage(document: dict[str, Any]) -> Any:
+    """Of the events that /v1/responses ends and /v1/messages begins with."""
+    inner = document.get("response", document.get("message"))
+    return inner.get("usage") if isinstance(inner, dict) else None
 
 
 def _names_error(payload: bytes) -> bool:

@@ -184,6 +184,10 @@ def test_a_body_of_too_many_parts_is_not_even_read(part: bytes) -> None:
 
 
 SAFE: list[dict[str, Any]] = [
+    {"tools": [{"type": "namespace", "tools": [{"type": "function", "parameters": {"properties": {"dp_rank": {}}}}]}]},
+    {"documents": [{"title": "x", "bootstrap_host": "y"}], "metadata": {"request_id": "mine"}},
+    {"response_format": {"type": "structural_tag", "structures": [{"begin": "<", "schema": {"dp_rank": {}}}], "format": {}}},
+    {"output_config": {"format": {"type": "json_schema", "schema": {"properties": {"kv_transfer_params": {}}}}}},
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "bootstrap_host": 1}]}]},
     {"tools": [{"function": {"parameters": {"properties": {"data_parallel_rank": {}}}}}]},
     {"messages": [{"tool_calls": [{"function": {"arguments": {"kv_transfer_params": 1}}}]}]},
@@ -195,6 +199,7 @@ UNSAFE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"vllm_xargs": {"kv_transfer_params": 1, "ec_transfer_params": 1, "k": 0}}, {"vllm_xargs": {"k": 0}}),
     ({"messages": [{"role": "user", "kv_transfer_params": 1}]}, {"messages": [{"role": "user"}]}),
     ({"content": {"kv_transfer_params": 1}}, {"content": {}}),
+    ({"request_id": "somebody's", "metadata": {"request_id": "mine"}}, {"metadata": {"request_id": "mine"}}),
     ({"schema": [[{"Bootstrap-Room": 1}]]}, {"schema": [[{}]]}),
     ({"KV_Transfer_Params": 1, "a": {"DP-RANK": 1}}, {"a": {}}),
     ({"a": {"messages": {"content": {"dp_rank": 1}}}}, {"a": {"messages": {"content": {}}}}),
@@ -389,3 +394,25 @@ def test_what_the_client_would_not_have_got_is_not_asked_for_with_the_usage() ->
     }
     wanted = {"include_usage": True, **options}
     assert json.loads(bodies.answer_bytes(parsed(stream=True, stream_options=wanted)))["stream_options"] == wanted
+
+
+def test_responses_and_messages_are_counted_too() -> None:
+    body = b'{"output":[{"text":"\\"usage\\":{\\"input_tokens\\":9}"}],"usage":{"input_tokens":7,"input_tokens_details":'
+    body += b'{"cached_tokens":2},"output_tokens":3,"output_tokens_details":{"reasoning_tokens":1},"total_tokens":10}}'
+    found = usage.of_body(body)
+    assert (found.prompt, found.output, found.cached) == (7, 3, 2)
+    found = usage.of_document(json.loads(body)["usage"])
+    assert (found.prompt, found.output, found.cached) == (7, 3, 2)
+    message = {"input_tokens": 5, "output_tokens": 3, "cache_read_input_tokens": 2, "cache_creation_input_tokens": None}
+    for found in (usage.of_document(message), usage.of_body(json.dumps({"usage": message}).encode())):
+        assert (found.prompt, found.output, found.cached) == (7, 3, 2)
+
+
+@pytest.mark.parametrize("inside", ["usage", "response", "message"])
+def test_the_usage_of_other_streams_is_seen_and_left_where_it_is(inside: str) -> None:
+    counts = {"input_tokens": 5, "output_tokens": 3}
+    event = b"event: x\ndata: %b\n\n" % orjson.dumps({"usage": counts} if inside == "usage" else {inside: {"usage": counts}})
+    watch = sse.EventWatch(False, 1000, tells_usage=sse.USAGE_OF_OTHERS)
+    assert watch.feed(event) == event
+    assert watch.usage == counts
+    assert not watch.error
