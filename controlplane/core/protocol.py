@@ -323,6 +323,22 @@ class EngineLoad:
 
 
 @dataclass(frozen=True)
+class CacheEra:
+    """The salt under which one start of an engine must be asked from now on, because wrong KV may be in its prefix cache
+    under earlier ones (core.eras). Routers tell each other in the hash names.ERAS_KEY, one sealed entry each; the highest
+    (number, salt) of an engine's start holds until that start ends. An engine without one is asked without a salt."""
+
+    engine: str
+    incarnation: int
+    number: int
+    salt: str
+
+    def __post_init__(self) -> None:
+        if problem := wellformed.id_problem(self.engine) or wellformed.salt_problem(self.salt):
+            raise ValueError(problem)
+
+
+@dataclass(frozen=True)
 class RouterFact:
     """fact:router:<id>"""
 
@@ -336,6 +352,9 @@ class RouterFact:
     loads: tuple[EngineLoad, ...] = ()
     set_aside: tuple[str, ...] = ()
     """Engines that this router does not use now because they failed it."""
+    eras: tuple[CacheEra, ...] = ()
+    """Engines of its table whose prefix cache is not to be trusted under the usual salt. They serve on; a restart heals
+    them, and is the only remedy if routers cannot tell each other."""
     booted_at: float = 0.0
     """As in AgentFact."""
 

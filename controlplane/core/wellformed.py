@@ -12,6 +12,7 @@ _URL = re.compile(r"http://(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|[A-Za-z0-9](?:[A-Za-z0-
 _ID = re.compile(r"[A-Za-z0-9._:/@+-]{1,200}")
 _KEY = re.compile(r"[!-~]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_SALT = re.compile(r"[0-9a-f]{16}")
 MAX_NAME = 256
 
 
@@ -48,3 +49,8 @@ def key_problem(key: str) -> str:
 
 def digest_problem(sha256: str) -> str:
     return "" if _SHA256.fullmatch(sha256) else "sha256 of a key must be 64 lower-case hexadecimal digits"
+
+
+def salt_problem(salt: str) -> str:
+    """Of a cache era: short, so that a client's own salt fits beside it."""
+    return "" if _SALT.fullmatch(salt) else "salt of a cache era must be 16 lower-case hexadecimal digits"

@@ -27,6 +27,7 @@ from controlplane.router.probes import answers_health, probe
 from controlplane.router.reading import ClientRequest
 from controlplane.router.siblings import Siblings
 from controlplane.router.upstream import Fault
+from controlplane.router.watches import Watches
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Router:
         self.quotas = Quotas(OwnBook())
         self.ledger = Ledger()
         self.counters = Counters()
+        self.watches = Watches(self.spawn, limits)
         self.ids_in_use: set[bytes] = set()
         self.clients: set[ClientConnection] = set()
         self.stopping = False
@@ -292,6 +294,7 @@ class Router:
                 self.spawn(probe(engine, self.limits))
         self.quotas.sweep()
         self.ledger.sweep(time.time())
+        self.watches.sweep(now)
         self.directory.index.expire(now - self.limits.index_s)
         self.directory.forget_idle()
         self.heed_peers(now)

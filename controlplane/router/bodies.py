@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from controlplane.router import fields
+from controlplane.router.eras import salted
 from controlplane.router.errors import bad_request
 from controlplane.router.limits import Limits
 
@@ -208,7 +209,7 @@ def output_tokens(data: Mapping[str, Any], usual: float) -> int:
 # --- What engines are sent ------------------------------------------------------------------------------------------------
 
 
-def one_token_bytes(body: Body, kv_params: Mapping[str, Any] | None) -> bytes:
+def one_token_bytes(body: Body, kv_params: Mapping[str, Any] | None, salt: str = "") -> bytes:
     """A leg for its KV alone, one token and not streamed: with PREFILL_KV the prefill leg, whose KV is kept for a decode
     engine; with what that answered, a decode leg that only fetches it. `salt`: of the engine's cache era."""
     leg = dict(body.data)
@@ -220,14 +221,19 @@ def one_token_bytes(body: Body, kv_params: Mapping[str, Any] | None) -> bytes:
         leg["max_completion_tokens"] = 1
     if kv_params is not None:
         leg["kv_transfer_params"] = kv_params
+    if salt:
+        leg["cache_salt"] = salted(salt, leg.get("cache_salt"))
     return orjson.dumps(leg)
 
 
-def answer_bytes(body: Body, kv_params: Mapping[str, Any] | None = None, ask_usage: bool = True) -> bytes:
-    """A decode or whole leg: the client's body, with the KV parameters and, for a stream, the wish for a usage chunk."""
+def answer_bytes(body: Body, kv_params: Mapping[str, Any] | None = None, ask_usage: bool = True, salt: str = "") -> bytes:
+    """A decode or whole leg: the client's body, with the KV parameters and, for a stream, the wish for a usage chunk.
+    `salt`: of the engine's cache era."""
     extra: dict[str, Any] = {}
     if kv_params is not None:
         extra["kv_transfer_params"] = kv_params
+    if salt:
+        extra["cache_salt"] = salted(salt, body.data.get("cache_salt"))
     if ask_usage and body.stream and _include_usage(body.data) is False:
         options = body.data.get("stream_options") or {}
         extra["stream_options"] = {**options, "include_usage": True}

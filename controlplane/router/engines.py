@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import xxhash
 
 from controlplane.core import routing, signing
+from controlplane.core.eras import Era, Eras
 from controlplane.core.kvindex import Holder, KvIndex
-from controlplane.core.protocol import EngineRoute, ModelRoute, RoutingTable
+from controlplane.core.protocol import CacheEra, EngineRoute, ModelRoute, RoutingTable
 from controlplane.router.bodies import DEFAULT_OUTPUT_TOKENS
 from controlplane.router.breaker import Breaker
+from controlplane.router.eras import EraBook
 from controlplane.router.limits import Limits
 from controlplane.router.loads import SharedLoad
 from controlplane.router.pool import Pool
 from controlplane.router.upstream import Fault
+
+log = logging.getLogger(__name__)
 
 EngineId = tuple[str, int, str]
 
@@ -36,8 +43,17 @@ class Engine:
     """One incarnation of an engine at one address. A restart behind the same port is another one."""
 
     def __init__(
-        self, route: EngineRoute, model: str, rates: routing.Rates, holder: Holder, key: str, limits: Limits
+        self,
+        route: EngineRoute,
+        model: str,
+        rates: routing.Rates,
+        holder: Holder,
+        key: str,
+        limits: Limits,
+        era: CacheEra | None = None,
+        on_era: Callable[[CacheEra], None] = lambda era: None,
     ) -> None:
+        """`era`: what is known of its cache. `on_era` is called with what is found out about it."""
         self.route = route
         self.model = model
         self.holder = holder
@@ -50,6 +66,12 @@ class Engine:
         self.room_asked_at = math.inf
         """Monotonic time of its first answer, or when it was last asked for its room; infinite before."""
         self.salt = xxhash.xxh3_64_intdigest(route.id.encode())
+        self._eras = Eras(_new_salt, era.number, era.salt) if era is not None else Eras(_new_salt)
+        self._on_era = on_era
+        self._settled = asyncio.Event()
+        """Replaced whenever it is set: a doubt about an era has ended."""
+        self.lively_since = -math.inf
+        """Monotonic start of the latest leg that it has answered."""
         self.breaker = Breaker(limits)
         self.pool = Pool(route.url, limits)
         self.produced = 0
@@ -69,6 +91,52 @@ class Engine:
     def usable(self) -> bool:
         return not (self.breaker.open or self.gone)
 
+    # --- the eras of its cache (core.eras) ---
+
+    @property
+    def era(self) -> Era:
+        """What the next leg is sent under."""
+        return self._eras.current
+
+    def doubt(self, era: Era) -> None:
+        """A leg of this era is being looked into; `settle` must follow. Until then its answers are held."""
+        self._eras.doubt(era)
+
+    def settle(self, era: Era, kept: bool) -> None:
+        if self._eras.settle(era, kept):
+            self._era_lost()
+        self._wake()
+
+    def lose(self, era: Era) -> None:
+        """Wrong KV may be in its cache under this era."""
+        if self._eras.lose(era):
+            self._era_lost()
+        self._wake()
+
+    def adopt(self, era: CacheEra) -> None:
+        """What another router has found out about its cache."""
+        if self._eras.adopt(era.number, era.salt):
+            self.holder.forget()
+            self._wake()
+
+    async def believes(self, era: Era) -> bool:
+        """Whether answers given under this era are right, as soon as that is known."""
+        while era.checks:
+            await self._settled.wait()
+        return not era.lost
+
+    def _era_lost(self) -> None:
+        self.holder.forget()
+        base = self._eras.base
+        log.warning("engine %s may hold wrong KV: its prefix cache is used no more", self.route.id)
+        self._on_era(CacheEra(self.route.id, self.route.incarnation, base.number, base.salt))
+
+    def _wake(self) -> None:
+        self._settled.set()
+        self._settled = asyncio.Event()
+
+    # --- legs ---
+
     def request(self, path: bytes, body: bytes, forwarded: bytes) -> bytes:
         """A POST with our own headers and `forwarded`, ready-made header lines."""
         return b"POST %b HTTP/1.1\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b" % (
@@ -77,6 +145,10 @@ class Engine:
 
     def get(self, path: bytes) -> bytes:
         return b"GET %b HTTP/1.1\r\n%b\r\n" % (path, self._common)
+
+    def proved_alive(self, leg_start: float) -> None:
+        """It has answered a leg that was sent then (monotonic)."""
+        self.lively_since = max(self.lively_since, leg_start)
 
     def answered(self) -> None:
         """It did a leg as it should."""
@@ -114,6 +186,7 @@ class Directory:
         self._limits = limits
         self._rates: dict[tuple[str, str, int], routing.Rates] = {}
         self.index = KvIndex(limits.index_blocks)
+        self.eras = EraBook()
         self.table: RoutingTable | None = None
         self.models: dict[str, Model] = {}
         """By name and by alias."""
@@ -149,6 +222,7 @@ class Directory:
         for engine in engines.values():
             self.index.enter(engine.holder)
         self.table, self.models, self.engines = table, models, engines
+        self.eras.prune(table)
         self.forget_idle()
 
     def forget_idle(self) -> None:
@@ -164,9 +238,34 @@ class Directory:
             return known
         shape = (model.name, route.gpu, route.tp)
         rates = self._rates.setdefault(shape, routing.Rates())
-        return Engine(route, model.name, rates, Holder(self.index, route.id), self._key(route), self._limits)
+        era = self.eras.get(route.id, route.incarnation)
+        holder = Holder(self.index, route.id)
+        return Engine(route, model.name, rates, holder, self._key(route), self._limits, era, self._era_found)
+
+    def eras_of_table(self) -> tuple[CacheEra, ...]:
+        """Those of the table's engines."""
+        known = (self.eras.get(id, incarnation) for id, incarnation, _ in self.engines)
+        return tuple(era for era in known if era is not None)
+
+    def learn_era(self, news: CacheEra) -> None:
+        """What another router has found out about an engine's cache; also of engines that are in no table yet."""
+        if self.eras.learn(news):
+            self._adopt(news)
+
+    def _era_found(self, era: CacheEra) -> None:
+        self.eras.found(era)
+        self._adopt(era)  # an engine that left the table and came back is there twice
+
+    def _adopt(self, era: CacheEra) -> None:
+        for engine in self.all_engines():
+            if (engine.route.id, engine.route.incarnation) == (era.engine, era.incarnation):
+                engine.adopt(era)
 
     def _key(self, route: EngineRoute) -> str:
         if route.engine_key or self._secret is None:
             return route.engine_key
         return signing.engine_key(signing.node_key(self._secret, route.node), route.id, route.incarnation)
+
+
+def _new_salt() -> str:
+    return secrets.token_hex(8)

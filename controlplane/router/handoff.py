@@ -38,6 +38,7 @@ class Handoff:
         self._ledger: Ledger | None = None
         self._entry: Entry | None = None
         self._baseline = baseline
+        self._watched = False
         if kv_params is None:
             baseline.cancel()
 
@@ -58,14 +59,27 @@ class Handoff:
         """Monotonic time from which a first byte must be checked."""
         return self._baseline.deadline if self.kv_params is not None else math.inf
 
+    def in_time(self, at: float | None) -> bool:
+        """Whether a first byte that came then (monotonic) proves that the KV was pulled while its lease lasted."""
+        return self.kv_params is None or (at is not None and at <= self.late_after)
+
     async def kv_kept(self) -> bool:
         """Whether an answer after `late_after` may be believed: the counter was read before a lease can have ended, and
         has not moved since (a restart moves it down)."""
         before = self._baseline.value
         return before is not None and before == await expiry.read(self.engine, self._limits)
 
+    def keep_baseline(self) -> None:
+        """The reading is still wanted after the end; `drop_baseline` must follow."""
+        self._watched = True
+
+    def drop_baseline(self) -> None:
+        self._watched = False
+        self._baseline.cancel()
+
     def end(self, how: End) -> None:
         """Closes the ledger's entry; only the first call counts."""
-        self._baseline.cancel()
+        if not self._watched:
+            self._baseline.cancel()
         if self._ledger is not None and self._entry is not None:
             self._ledger.end(self._entry, how, time.time())

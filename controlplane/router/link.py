@@ -12,7 +12,7 @@ from dataclasses import replace
 from controlplane.common.valkey import UNREACHABLE, connect
 from controlplane.core import names, signing
 from controlplane.core.codec import decode, encode
-from controlplane.core.protocol import Reservations, RouterFact
+from controlplane.core.protocol import CacheEra, Reservations, RouterFact
 from controlplane.router.app import Router
 from controlplane.router.peers import TELL_S, Peers
 from controlplane.router.tables import Tables
@@ -40,6 +40,10 @@ class Link:
         self._stream = connect(telemetry_url, ANSWER_S, max_connections=None) if telemetry_url != url else self._broker
         self._seq = 0
         self._booted_at = time.time()
+        self._unsaid_eras: dict[str, CacheEra] = {}
+        self._era_news = asyncio.Event()
+        self._bad_eras: set[object] = set()
+        router.directory.eras.on_new.append(self._era_found)
         self._told: RouterFact | None = None
         self._told_at = 0.0
         self._peers = router.peers = Peers(router.id, host, outbox.boot)
@@ -50,6 +54,8 @@ class Link:
         await asyncio.gather(
             self._forever("table", self._follow_table),
             self._forever("facts", self._tell_facts),
+            self._forever("cache eras", self._follow_eras),
+            self._forever("cache eras", self._tell_eras),
             self._forever("telemetry", self._send_telemetry),
             self._forever("loads out", self._tell_loads),
             self._forever("loads in", self._hear_loads),
@@ -59,6 +65,7 @@ class Link:
         """Sends what is left and takes the fact back, so that nobody waits for a router that is gone. Gives up soon."""
         try:
             async with asyncio.timeout(2.0):
+                await self._say_eras()
                 await self._flush()
                 await self._say_loads(self._peers.farewell())
                 await self._broker.delete(names.fact_key("router", self._router.id))
@@ -93,8 +100,54 @@ class Link:
             while True:
                 envelope = await self._broker.get(names.TABLE_KEY)
                 if envelope is not None:
+                    await self._read_eras()  # no engine of it may be asked under a salt that is spoilt
                     self._tables.offer_sealed(envelope if isinstance(envelope, bytes) else envelope.encode(), "Valkey")
                 await announcements.get_message(ignore_subscribe_messages=True, timeout=POLL_S)
+
+    # --- cache eras ---
+
+    async def _follow_eras(self) -> None:
+        """What other routers have found out; the announcement makes it quick, the poll makes it sure."""
+        async with self._broker.pubsub() as announcements:
+            await announcements.subscribe(names.ERAS_CHANNEL)
+            while True:
+                await self._read_eras()
+                await announcements.get_message(ignore_subscribe_messages=True, timeout=POLL_S)
+
+    async def _read_eras(self) -> None:
+        directory, found = self._router.directory, []
+        for field, envelope in (await self._broker.hgetall(names.ERAS_KEY)).items():
+            try:
+                era = decode(CacheEra, signing.unseal(self._key, envelope))
+            except ValueError as error:  # BadSignature, WrongShape
+                if field not in self._bad_eras:
+                    self._bad_eras.add(field)
+                    log.warning("cache era %r refused: %s", field, error)
+                continue
+            directory.learn_era(era)
+            found.append((field, era))
+        outdone = [field for field, era in found if directory.eras.outdone(era)]
+        if outdone:
+            await self._broker.hdel(names.ERAS_KEY, *outdone)
+
+    def _era_found(self, era: CacheEra) -> None:
+        self._unsaid_eras[f"{era.engine}/{era.incarnation}/{era.number}/{era.salt}"] = era
+        self._era_news.set()
+        self._router.table_changed.set()  # the fact tells it too
+
+    async def _tell_eras(self) -> None:
+        while True:
+            await self._era_news.wait()
+            await self._say_eras()
+
+    async def _say_eras(self) -> None:
+        """Each stays unsaid until Valkey has it."""
+        for field, era in list(self._unsaid_eras.items()):
+            await self._broker.hset(names.ERAS_KEY, field, signing.seal(self._key, encode(era)))
+            await self._broker.publish(names.ERAS_CHANNEL, field)
+            del self._unsaid_eras[field]
+        if not self._unsaid_eras:
+            self._era_news.clear()
 
     # --- facts ---
 
@@ -111,6 +164,7 @@ class Link:
             generation=generation,
             loads=self._router.loads(),
             set_aside=self._router.set_aside(),
+            eras=self._router.directory.eras_of_table(),
         )
 
     async def _tell_facts(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from controlplane.core.eras import FIRST, Era
 from controlplane.router import answers, framing, sse
 from controlplane.router.client import ClientConnection
 from controlplane.router.errors import ApiError, engine_fault
@@ -35,7 +36,8 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The first bytes came after the lease and are held: `release` them or `abort` the leg."""
+    """The first bytes came after the lease, or out of a prefix cache that is not to be trusted, and are held: `release` them
+    or `abort` the leg."""
 
 
 class _State(Enum):
@@ -60,6 +62,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         expects_done: bool,
         http10: bool,
         late_after: float = math.inf,
+        era: Era = FIRST,
         on_first: Callable[[], None] = lambda: None,
         on_event: Callable[[], None] = lambda: None,
     ) -> None:
@@ -70,6 +73,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self._expects_done = expects_done  # a generation: [DONE] at the end of a stream, a JSON object as a whole
         self._chunked = not http10
         self._late_after = late_after
+        self._era = era
         self._on_first = on_first
         self._on_event = on_event
         self._state = _WAITING
@@ -199,7 +203,7 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
             self._parts.append(out)
         elif self._state is _WAITING:
             self.first_at = self._last_at = now
-            if now > self._late_after:
+            if now > self._late_after or not self._era.sound:
                 self._state = _HELD
                 self._parts = [out]
                 if self.connection is not None:

@@ -46,7 +46,6 @@ async def _release(x: Exchange, handoff: Handoff) -> None:
 async def _fetch(x: Exchange, handoff: Handoff) -> bool:
     """Asks one decode engine after the other until one can be reached; True if it fetched the KV."""
     router, tried = x.router, set[str]()
-    body = bodies.one_token_bytes(x.body, handoff.kv_params)
     forwarded = identity.forwarded({}, identity.request_id({}, router.ids_in_use))
     while True:
         engine = routing.choose("decode", x.engines(), x.need, x.arm, tried, handoff.engine.route.compat).engine
@@ -54,12 +53,15 @@ async def _fetch(x: Exchange, handoff: Handoff) -> bool:
             return False
         tried.add(engine.route.id)
         handoff.decode_starts(engine.route.id)
-        reserved = engine.load.reserve(0, 1)
+        reserved, era = engine.load.reserve(0, 1), engine.era
+        collector = legs.Collector(router.limits.answer_bytes)
         try:
+            body = bodies.one_token_bytes(x.body, handoff.kv_params, era.salt)
             request = engine.request(x.endpoint.encode(), body, forwarded)
-            collector = legs.Collector(router.limits.answer_bytes)
             outcome = await legs.run(engine.pool, request, collector, handoff.lease_s, router.limits)
         finally:
+            if collector.sent and not (collector.answer is not None and handoff.in_time(time.monotonic())):
+                router.watches.add(engine, era, handoff)
             reserved.release()
         if not isinstance(outcome, Fault) or outcome.sent:
             return isinstance(outcome, Answer) and outcome.status == 200

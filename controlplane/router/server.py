@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controlplane.core import signing
+from controlplane.core.protocol import CacheEra
 from controlplane.router.app import SWEEP_S, NoTelemetry, Router
 from controlplane.router.client import ClientConnection
+from controlplane.router.eras import EraFile
 from controlplane.router.limits import Limits
 from controlplane.router.shared import Segment
 from controlplane.router.siblings import Siblings
@@ -78,11 +80,15 @@ class Server:
             self.router.join(Siblings(Segment(worker.memory, worker.processes), worker.number))
         table_key = signing.table_key(options.fleet_secret) if options.fleet_secret is not None else None
         self._tables = Tables(self.router.apply, table_key, options.cache)
+        self._eras = _era_file(options, self.router)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, then stops in order."""
         router, options = self.router, self._options
         work: list[Coroutine[Any, Any, None]] = [_sweep(router)]
+        if self._eras is not None:
+            _share_eras(router, self._eras)
+            work.append(_follow_eras(router, self._eras))
         link = self._link() if options.valkey_url else None
         if link is not None:
             self._tables.load_cache()
@@ -166,6 +172,35 @@ def listen(host: str, port: int, shared: bool) -> socket.socket:
     return listener
 
 
+def _era_file(options: Options, router: Router) -> EraFile | None:
+    """The file beside the table, or its disk copy, in which routers on this machine tell each other about cache eras."""
+    beside = options.table or options.cache
+    if beside is None:
+        return None
+    key = signing.router_key(options.fleet_secret) if options.fleet_secret is not None else None
+    file, book = EraFile(beside.with_name(f"{beside.name}.eras"), key), router.directory.eras
+
+    def tell(_: CacheEra) -> None:
+        _share_eras(router, file)
+
+    book.on_new.append(tell)
+    return file
+
+
+def _share_eras(router: Router, file: EraFile) -> None:
+    """Reads what others wrote, and writes what is not there: whoever wrote at the same moment has another look too."""
+    for era in file.read():
+        router.directory.learn_era(era)
+    if not file.held.issuperset(known := router.directory.eras.all()):
+        file.write(known)
+
+
+async def _follow_eras(router: Router, file: EraFile) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        _share_eras(router, file)
+
+
 async def _sweep(router: Router) -> None:
     while True:
         await asyncio.sleep(SWEEP_S)
@@ -192,6 +227,7 @@ async def _finish(router: Router) -> None:
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
+    router.watches.stop()
     # What was written is still on its way.
     await _eventually(lambda: not router.clients, time.monotonic() + 1.0)
     for client in list(router.clients):

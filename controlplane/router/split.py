@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from controlplane.core import routing
+from controlplane.core.eras import Era
 from controlplane.core.routing import Path, Reason
 from controlplane.core.scoring import Source
 from controlplane.router import bodies, errors, expiry, legs, release, usage
@@ -72,9 +73,12 @@ class Split:
             if not await x.trusts(engine):
                 self.prefill_tried.add(engine.route.id)
                 continue
-            outcome = await self._prefill_leg(engine)
+            era = engine.era
+            outcome = await self._prefill_leg(engine, era)
             if isinstance(outcome, Handoff):
-                return outcome
+                if await self._trusted(engine, era, outcome):
+                    return outcome
+                continue
             if isinstance(outcome, Answer):
                 x.send(outcome)  # the client's own mistake, told by the engine
                 return None
@@ -86,16 +90,28 @@ class Split:
                 return None
             self.prefill_retries -= 1
 
+    async def _trusted(self, engine: Engine, era: Era, handoff: Handoff) -> bool:
+        """False if wrong KV may have been in the engine's cache meanwhile: nobody may pull what came of it."""
+        try:
+            if await engine.believes(era):
+                return True
+        except asyncio.CancelledError:
+            self._over(handoff)
+            raise
+        handoff.end("dropped")
+        self._prefill_again()
+        return False
+
     async def _without_prefill(self) -> None:
         if routing.after_prefill_loss(self.route.on_prefill_loss, self.route.strict, 0) == "fail":
             raise error_of(self.last, self.x.model_name)
         await self._whole_instead(Reason.PREFILL_LOST, self.prefill_tried | self.decode_tried)
 
-    async def _prefill_leg(self, engine: Engine) -> Handoff | Answer | Fault:
+    async def _prefill_leg(self, engine: Engine, era: Era) -> Handoff | Answer | Fault:
         x, limits = self.x, self.x.router.limits
         x.prefill_id, x.decode_id = engine.route.id, ""
         kv_params = bodies.PREFILL_KV if self.route.connector == "nixl" else None
-        request = engine.request(x.endpoint.encode(), bodies.one_token_bytes(x.body, kv_params), x.forwarded)
+        request = engine.request(x.endpoint.encode(), bodies.one_token_bytes(x.body, kv_params, era.salt), x.forwarded)
         reserved = engine.load.reserve(x.need.uncached(engine.route.id), 0, x.need.prompt_tokens)
         self.ahead_tokens = reserved.ahead_tokens
         started = time.monotonic()
@@ -129,6 +145,7 @@ class Split:
         x, ended = self.x, time.monotonic()
         engine.load.last_prefill_end = time.time()
         engine.answered()
+        engine.proved_alive(started)
         x.prefill_ms, x.prefill_end = (ended - started) * 1000.0, ended
         return self._handoff(engine, outcome.body, baseline, started)
 
@@ -165,7 +182,6 @@ class Split:
     async def _decode(self, handoff: Handoff) -> bool:
         """True if the prompt must be prefilled again."""
         x = self.x
-        body = bodies.answer_bytes(x.body, handoff.kv_params)
         x.look_up()
         while True:
             engine = self._next_decode(handoff)
@@ -178,7 +194,7 @@ class Split:
             if handoff.kv_params and not routing.decode_may_start(handoff.prefill_end, handoff.lease_s, time.monotonic()):
                 return self._prefill_again()
             prefill_tokens = x.need.uncached(engine.route.id) if x.reason is Reason.NO_KV else 0
-            outcome = await answer_leg(x, engine, body, handoff, prefill_tokens)
+            outcome = await answer_leg(x, engine, handoff, prefill_tokens)
             if outcome is None:
                 return False
             if isinstance(outcome, KvLost):

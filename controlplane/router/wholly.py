@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from controlplane.core.eras import Era
 from controlplane.router import bodies, errors, legs, usage
 from controlplane.router.engines import Engine
 from controlplane.router.errors import ApiError
@@ -20,13 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KvLost:
-    """The decode engine answered so late that its KV may have been somebody else's: the answer was dropped."""
+    """The answer was dropped: it came so late that its KV may have been somebody else's, or such KV may have been in the
+    engine's prefix cache."""
+
+
+KV_RETRIES = 2
+"""Of a request that one engine serves alone, for answers out of a cache that turned out to be spoilt meanwhile."""
 
 
 async def whole(x: Exchange, tried: set[str], last: Fault | None = None) -> None:
     """One engine does everything; one retry on another."""
-    body = bodies.answer_bytes(x.body, ask_usage=x.generates)
-    retries = 1
+    retries, kv_retries = 1, KV_RETRIES
     while True:
         engine = x.choose("whole", tried)
         if engine is None:
@@ -34,8 +41,14 @@ async def whole(x: Exchange, tried: set[str], last: Fault | None = None) -> None
         if not await x.trusts(engine):
             tried.add(engine.route.id)
             continue
-        outcome = await answer_leg(x, engine, body, None, x.need.uncached(engine.route.id))
-        if not isinstance(outcome, Fault):
+        outcome = await answer_leg(x, engine, None, x.need.uncached(engine.route.id))
+        if isinstance(outcome, KvLost):
+            if kv_retries == 0:
+                raise errors.engine_timeout()
+            kv_retries -= 1
+            x.retries += 1
+            continue
+        if outcome is None:
             return
         last = outcome
         x.note_fault(engine, outcome)
@@ -52,17 +65,16 @@ def error_of(fault: Fault | None, model: str) -> ApiError:
     return errors.engine_timeout() if fault.kind in ("timeout", "hung") else errors.engine_fault()
 
 
-async def answer_leg(
-    x: Exchange, engine: Engine, body: bytes, handoff: Handoff | None, prefill_tokens: int
-) -> Fault | KvLost | None:
+async def answer_leg(x: Exchange, engine: Engine, handoff: Handoff | None, prefill_tokens: int) -> Fault | KvLost | None:
     """The leg whose answer is the client's. None: the client has it (or its error, or as much of it as there was)."""
     limits = x.router.limits
-    need, started = x.need, time.monotonic()
+    need, started, era = x.need, time.monotonic(), engine.era
     reserved = engine.load.reserve(prefill_tokens, need.output_tokens, need.prompt_tokens + need.output_tokens)
     x.router.sends(engine, x.prefix.keys)
     x.decode_id = engine.route.id
 
     def first_byte() -> None:
+        engine.proved_alive(started)
         reserved.prefill_done()
         if handoff is not None:
             handoff.end("pulled")
@@ -80,20 +92,23 @@ async def answer_leg(
         prompt_details=handoff.prompt_details if handoff is not None else None,
         expects_done=x.generates,
         http10=x.request.http10,
-        late_after=handoff.late_after if handoff is not None else float("inf"),
+        late_after=handoff.late_after if handoff is not None else math.inf,
+        era=era,
         on_first=first_byte,
         on_event=event,
     )
     if handoff is not None:
         handoff.decode_starts(engine.route.id)
+    checked = False
     try:
+        body = bodies.answer_bytes(x.body, handoff.kv_params if handoff is not None else None, x.generates, era.salt)
         request = engine.request(x.endpoint.encode(), body, x.forwarded)
         outcome = await legs.run(engine.pool, request, relay, limits.first_byte_s, limits)
-        if handoff is not None and _is_late(outcome, handoff):
-            kept = await handoff.kv_kept()
-            x.router.counters.kv_checks["believed" if kept else "dropped"] += 1
-            if not kept:
-                handoff.end("dropped")
+        if _is_late(outcome, handoff, era):
+            checked = True
+            if not await _believed(x, engine, era, handoff):
+                if handoff is not None:
+                    handoff.end("dropped")
                 return KvLost()
             if isinstance(outcome, Late):
                 outcome = relay.release() or await relay.wait()
@@ -111,6 +126,8 @@ async def answer_leg(
     finally:
         if handoff is not None:
             handoff.asked |= relay.sent
+            if relay.sent and not (checked or handoff.in_time(relay.first_at)):
+                x.router.watches.add(engine, era, handoff)
         relay.abort()
         reserved.release()
 
@@ -124,6 +141,25 @@ def _measure(x: Exchange, engine: Engine, handoff: Handoff | None, tokens: int, 
         engine.links.saw(handoff.engine.route.id, pulled, seconds)
 
 
-def _is_late(outcome: object, handoff: Handoff) -> bool:
-    whole_and_late = isinstance(outcome, Answer) and outcome.status == 200 and time.monotonic() > handoff.late_after
-    return isinstance(outcome, Late) or whole_and_late
+def _is_late(outcome: object, handoff: Handoff | None, era: Era) -> bool:
+    if isinstance(outcome, Answer) and outcome.status == 200:
+        return not (era.sound and (handoff is None or handoff.in_time(time.monotonic())))
+    return isinstance(outcome, Late)
+
+
+async def _believed(x: Exchange, engine: Engine, era: Era, handoff: Handoff | None) -> bool:
+    """Whether an answer that is held may be sent on. Others of its era are held until this is known, or sent elsewhere."""
+    if handoff is not None and not handoff.in_time(time.monotonic()):
+        # The client may leave meanwhile; what is found out matters to others too.
+        await asyncio.shield(x.router.spawn(_check(x, engine, era, handoff)))
+    return await engine.believes(era)
+
+
+async def _check(x: Exchange, engine: Engine, era: Era, handoff: Handoff) -> None:
+    engine.doubt(era)
+    kept = False
+    try:
+        kept = await handoff.kv_kept()
+        x.router.counters.kv_checks["believed" if kept else "dropped"] += 1
+    finally:
+        engine.settle(era, kept)

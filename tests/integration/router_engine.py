@@ -45,6 +45,7 @@ class FakeEngine:
         """vllm:nixl_num_kv_expired_reqs_total; None: /metrics fails."""
         self.kv_blocks = 0
         """Of 16 tokens, as /metrics tells; 0: it does not."""
+        self.metrics_act: Act = metrics
         self.hung = False
         """Nothing is answered, not even /health."""
         self.connections = 0
@@ -108,7 +109,7 @@ class FakeEngine:
         if raw:
             leg.body = json.loads(raw)
         self.legs.append(leg)
-        act = None
+        act = self.metrics_act if leg.path == "/metrics" else None
         if leg.path not in SIDE_PATHS:
             act = self.acts.pop(0) if self.acts else self.always
         if self.hung:

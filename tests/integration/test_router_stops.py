@@ -47,10 +47,9 @@ class Fleet:
 
 @contextmanager
 def fleet(folder: Path) -> Iterator[Fleet]:
-    args = {"enable_prefix_caching": False}
     with (
-        running(folder, spec("p1", args=args, kv_lease_s=LEASE_S)) as prefill,
-        running(folder, spec("d1", args=args, kv_lease_s=LEASE_S)) as decode,
+        running(folder, spec("p1", kv_lease_s=LEASE_S)) as prefill,
+        running(folder, spec("d1", kv_lease_s=LEASE_S)) as decode,
     ):
         routes = (
             EngineRoute("p1", prefill.url, "prefill", engine_key=KEY),
