@@ -102,6 +102,17 @@ class ModelRoute:
     slo: Slo = Slo()
     share_prefixes: bool = False
     """Teams may use each other's cached prefixes. Else `cache_salt` is prefixed by team."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters that all engines of the model serve under these names. Unlike an alias, such a name reaches engines."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All under which requests may come."""
+        return (self.name, *self.aliases, *self.adapters)
+
+    def served_as(self, name: str) -> str:
+        """What engines call what clients call `name`, one of `names`."""
+        return name if name in self.adapters else self.name
 
     def kv_bytes(self, prompt_tokens: int) -> int:
         """What a KV transfer of a prompt moves."""
@@ -144,9 +155,9 @@ class RoutingTable:
             raise ValueError(problem)
 
     def _problems(self) -> Iterator[str]:
-        names = [name for model in self.models for name in (model.name, *model.aliases)]
+        names = [name for model in self.models for name in model.names]
         if len(names) != len(set(names)):
-            yield "two models share a name or alias"
+            yield "two models share a name, alias or adapter"
         ids = Counter(engine.id for model in self.models for engine in model.engines)
         yield from (f"engine {id!r:.80} is listed twice" for id, times in ids.items() if times > 1)
         for model in self.models:
@@ -177,7 +188,7 @@ def engine_problem(engine: EngineRoute) -> str:
 
 def model_problem(model: ModelRoute) -> str:
     """Why routers refuse a table with this model or one of its engines; empty if they do not."""
-    for name in (model.name, *model.aliases):
+    for name in model.names:
         if problem := wellformed.name_problem(name):
             return problem
     if model.kv_lease_s <= 0:

@@ -46,14 +46,14 @@ def build_table(
         if problem:
             left_out[model.name] = problem
         else:
-            taken.update((full.name, *full.aliases))
+            taken.update(full.names)
             routes.append(full)
     return RoutingTable(version=VERSION, epoch=stamp[0], generation=stamp[1], models=tuple(routes)), left_out
 
 
 def _problem(route: ModelRoute, taken: set[str]) -> str:
     """Why routers would refuse a table with this model; empty if they would not."""
-    names = (route.name, *route.aliases)
+    names = route.names
     shared = sorted(name for name in set(names) if name in taken or names.count(name) > 1)
     if shared:
         return f"another model (or this one twice) has the name {', '.join(shared)}"

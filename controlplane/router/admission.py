@@ -6,6 +6,7 @@ when a request is let in; when it is over, they are what the engine counted, pro
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from controlplane.core.ratelimit import CELLS, Cells
 from controlplane.core.reasons import Reason
 from controlplane.router.errors import ApiError, bad_request
 from controlplane.router.usage import Usage
+
+MAX_SALT = 128
+_NO_SALT = frozenset("@/\\\0")
+"""vLLM refuses a longer `cache_salt`, and one with any of these."""
 
 
 class Book(Protocol):
@@ -181,7 +186,10 @@ def team_salt(key: KeyEntry | None, data: Mapping[str, Any]) -> str | None:
     salt = data.get("cache_salt")
     if salt is not None and (type(salt) is not str or not salt):
         raise bad_request("`cache_salt` must be a string that is not empty.", param="cache_salt")
-    return orjson.dumps([key.team] if salt is None else [key.team, salt]).decode()
+    both = orjson.dumps([key.team] if salt is None else [key.team, salt]).decode()
+    if len(both) <= MAX_SALT and _NO_SALT.isdisjoint(both):
+        return both
+    return hashlib.sha256(both.encode()).hexdigest()
 
 
 def tokens_used(counted: Usage, estimate: int, served: bool) -> int:

@@ -258,8 +258,7 @@ class Router:
         key = self.key_of(table, client, request) if table is not None else None
         rows = []
         for route in table.models if table is not None else ():
-            if identity.covers(key, route):
-                rows += [_model_row(name, route) for name in (route.name, *route.aliases)]
+            rows += [_model_row(name, route) for name in route.names if identity.covers(key, route, name)]
         return orjson.dumps({"object": "list", "data": rows})
 
     # --- now and then ---
@@ -315,4 +314,6 @@ class Router:
 
 def _model_row(name: str, route: ModelRoute) -> dict[str, Any]:
     row: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": "twinpool", "root": route.name}
+    if name in route.adapters:
+        row |= {"root": name, "parent": route.name}
     return {**row, "max_model_len": route.max_model_len} if route.max_model_len else row

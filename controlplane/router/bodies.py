@@ -101,6 +101,14 @@ def _flag(value: Any) -> bool | None:
     return False if plain in _FALSE else None
 
 
+def check_stateless(data: Mapping[str, Any]) -> None:
+    """Raises ApiError 400 for a request to /v1/responses that builds on what an engine kept: the next one is another."""
+    for name in ("previous_response_id", "conversation", "background"):
+        if data.get(name):
+            message = f"Responses are not kept here: `{name}` is not supported. Send the whole input."
+            raise bad_request(message, param=name, code="stateless_responses")
+
+
 def set_model(body: Body, name: str) -> None:
     """Replaces an alias by the name that engines serve."""
     if body.model != name:

@@ -209,7 +209,7 @@ class Directory:
                 routes.append((engine, engine_route))
             known = self.models.get(route.name)
             model = Model(route, members, known.usual_output if known else DEFAULT_OUTPUT_TOKENS)
-            for name in (route.name, *route.aliases):
+            for name in route.names:
                 models[name] = model
         for engine, engine_route in routes:
             engine.route = engine_route

@@ -126,9 +126,12 @@ class Exchange:
             message = f"The model {self.body.model[:200]!r} does not exist."
             raise ApiError(404, message, Reason.UNKNOWN_MODEL, code="model_not_found", param="model")
         self.model, self.model_name = model, model.route.name
-        identity.authorize(key, model.route)
-        bodies.set_model(self.body, self.model_name)
+        identity.authorize(key, model.route, self.body.model)
+        served = model.route.served_as(self.body.model)
+        bodies.set_model(self.body, served)
         data = self.body.data
+        if self.endpoint == "/v1/responses":
+            bodies.check_stateless(data)
         admission.check_priority(key, data)
         if not model.route.share_prefixes and (salt := admission.team_salt(key, data)) is not None:
             bodies.set_field(self.body, "cache_salt", salt)
@@ -141,7 +144,7 @@ class Exchange:
             generates=self.generates,
             blind=self.router.peers is not None and self.router.peers.stale,
         )
-        self.prefix = prefixes.of(data, self.model_name)
+        self.prefix = prefixes.of(data, served)
         self.look_up()
         self.charge = self.router.quotas.charge(key, self.need.prompt_tokens)
         if self.charge.refused is not None:

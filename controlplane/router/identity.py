@@ -74,13 +74,16 @@ def authenticate(table: RoutingTable, headers: Mapping[bytes, bytes], local: boo
     raise ApiError(401, message, Reason.UNAUTHORIZED, code="invalid_api_key")
 
 
-def covers(key: KeyEntry | None, route: ModelRoute) -> bool:
-    """Whether the key may use the model; it may name it by an alias."""
-    return key is None or "*" in key.models or not {route.name, *route.aliases}.isdisjoint(key.models)
+def covers(key: KeyEntry | None, route: ModelRoute, name: str) -> bool:
+    """Whether the key may use what the model serves as `name`. A key that names the model, perhaps by an alias, covers its
+    adapters too; one that names an adapter covers that one."""
+    if key is None or "*" in key.models or not {route.name, *route.aliases}.isdisjoint(key.models):
+        return True
+    return name in key.models
 
 
-def authorize(key: KeyEntry | None, route: ModelRoute) -> None:
-    """Raises ApiError 403 if the key does not cover the model."""
-    if not covers(key, route):
-        message = f"This API key does not cover the model {route.name!r}."
+def authorize(key: KeyEntry | None, route: ModelRoute, name: str) -> None:
+    """Raises ApiError 403 if the key does not cover what the model serves as `name`."""
+    if not covers(key, route, name):
+        message = f"This API key does not cover the model {route.served_as(name)!r}."
         raise ApiError(403, message, Reason.FORBIDDEN, code="model_forbidden", param="model")

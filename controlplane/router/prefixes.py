@@ -28,7 +28,7 @@ ENDS = (512, 1024, *(BLOCK_BYTES * number for number in range(1, MAX_BLOCKS - 1)
 _BOUNDS = tuple(pairwise((0, *ENDS)))
 
 _BEFORE_MESSAGES = ("tools", "functions", "documents", "chat_template", "chat_template_kwargs", "system", "instructions")
-_SESSION_FIELDS = ("prompt_cache_key", "user", "safety_identifier")
+_SESSION_FIELDS = ("session_id", "prompt_cache_key", "user", "safety_identifier")
 _SESSION_LENGTH = 256
 
 _digest = xxhash.xxh3_64_intdigest

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from controlplane.core import kvsize
+from controlplane.router import prefixes
 from controlplane.router.upstream import Fault
 from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine, Leg, words
@@ -474,6 +475,30 @@ async def test_the_models_page_lists_what_is_served(tmp_path: Path) -> None:
         assert [len(legs) for legs in kinds(two)] == [0, 0]
 
 
+async def test_an_adapter_goes_to_both_engines_under_its_own_name(tmp_path: Path) -> None:
+    async with pair(tmp_path, aliases=("other",), adapters=("tuned",), **MODEL) as two:
+        for name, served in (("other", "mock"), ("tuned", "tuned"), ("mock", "mock")):
+            prompt = f"{name} " * 400
+            assert (await two.kit.post({"model": name, "prompt": prompt, "max_tokens": 2})).status_code == 200
+            prefills, others = kinds(two)
+            assert [leg.body["model"] for leg in (*prefills, *others) if leg.body["prompt"] == prompt] == [served] * 2
+        rows = (await two.kit.client.get(two.kit.url + "/v1/models")).json()["data"]
+        assert [(row["id"], row["root"], row.get("parent")) for row in rows] == [
+            ("mock", "mock", None), ("other", "mock", None), ("tuned", "tuned", "mock"),
+        ]  # fmt: skip
+
+
+async def test_a_prompt_that_the_model_knows_is_new_to_its_adapter(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1, adapters=("tuned",), **MODEL) as two:
+        prompt = "x" * 4000
+        seen = []
+        for name in ("mock", "tuned", "tuned"):
+            keys = prefixes.of({"prompt": prompt}, name).keys
+            seen.append(bool(two.kit.router.directory.index.match(keys)))
+            await two.kit.post({"model": name, "prompt": prompt, "max_tokens": 2})
+        assert seen == [False, False, True]
+
+
 @case("unknown_model")
 @pytest.mark.parametrize("path", [*BOTH, "/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/score", "/v1/rerank"])
 @pytest.mark.parametrize("model", ["nope", "Mock", "mock ", "mock\0", "../mock"])
@@ -522,6 +547,18 @@ async def test_other_paths_are_answered_by_one_engine(tmp_path: Path, mode: str,
         assert (response.status_code, response.json()["path"]) == (200, path)
         assert route_of(response)["reason"] == "whole_endpoint"
         assert only(kinds(two)[1]).body == body_of("responses_endpoint")
+
+
+@pytest.mark.parametrize("field", ["previous_response_id", "conversation", "background"])
+async def test_a_response_that_builds_on_another_is_refused(tmp_path: Path, field: str) -> None:
+    """The other may be on another engine."""
+    async with pair(tmp_path, **MODEL) as two:
+        refused = await two.kit.post({**body_of("responses_endpoint"), field: "resp_1"}, "/v1/responses")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "stateless_responses")
+        assert refused.json()["error"]["param"] == field
+        assert [len(legs) for legs in kinds(two)] == [0, 0]
+        taken = await two.kit.post({**body_of("responses_endpoint"), field: None, "store": True}, "/v1/responses")
+        assert taken.status_code == 200
 
 
 @case("health_reflects_pools")

@@ -165,6 +165,19 @@ async def test_both_legs_of_a_split_have_the_teams_salt(tmp_path: Path) -> None:
         assert [leg.body["cache_salt"] for leg in (*two.p1.generations(), *two.d1.generations())] == ['["a"]', '["a"]']
 
 
+@pytest.mark.parametrize(
+    ("team", "salt"), [("a/b", None), ("a", "x" * 120), ("a", 'say "hi"'), ("a", "line\nline"), ("a@b", "x")]
+)
+async def test_a_teams_salt_is_one_that_engines_take(tmp_path: Path, team: str, salt: str | None) -> None:
+    async with guarded(tmp_path, key("k", team), key("other", "c")) as (kit, engine):
+        body = {**TEXT, "cache_salt": salt} if salt else TEXT
+        for secret in ("k", "k", "other"):
+            assert (await ask(kit, secret, body)).status_code == 200
+        mine, again, others = [leg.body["cache_salt"] for leg in engine.generations()]
+        assert mine == again != others
+        assert all(len(each) <= 128 and not set("@/\\\0") & set(each) for each in (mine, others))
+
+
 async def test_a_model_that_shares_prefixes_gets_the_clients_salt(tmp_path: Path) -> None:
     async with guarded(tmp_path, key("k"), share_prefixes=True) as (kit, engine):
         await ask(kit, "k", {**TEXT, "cache_salt": "mine"})
@@ -178,6 +191,18 @@ async def test_a_key_may_name_a_model_by_an_alias(tmp_path: Path) -> None:
         assert (await ask(kit, "none")).status_code == 403
         listed = await kit.client.get(kit.url + "/v1/models", headers={"authorization": "Bearer k"})
         assert [row["id"] for row in listed.json()["data"]] == ["m", "alias"]
+
+
+async def test_a_key_may_name_an_adapter_or_its_model(tmp_path: Path) -> None:
+    keys = (key("base", models=("m",)), key("one", models=("tuned",)), key("alias", models=("alias",)))
+    async with guarded(tmp_path, *keys, adapters=("tuned", "other")) as (kit, engine):
+        for secret, allowed in (("base", "m alias tuned other"), ("one", "tuned"), ("alias", "m alias tuned other")):
+            listed = await kit.client.get(kit.url + "/v1/models", headers={"authorization": f"Bearer {secret}"})
+            assert [row["id"] for row in listed.json()["data"]] == allowed.split()
+            for name in ("m", "alias", "tuned", "other"):
+                answer = await ask(kit, secret, {**TEXT, "model": name})
+                assert answer.status_code == (200 if name in allowed.split() else 403)
+        assert {leg.body["model"] for leg in engine.generations()} == {"m", "tuned", "other"}
 
 
 async def test_without_require_key_only_this_machine_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
