@@ -65,7 +65,7 @@ def test_a_cpu_engine_gets_its_whole_command_line(model: Path, tmp_path: Path) -
         f"--model={model}", "--served-model-name=tiny", "--host=127.0.0.1", "--port=18001", "--tensor-parallel-size=1",
         "--pipeline-parallel-size=1", "--shutdown-timeout=60", "--max-model-len=2048", "--dtype=float32", "--enforce-eager",
         "--kv-cache-memory-bytes=268435456", "--no-trust-remote-code", "--no-enable-log-requests",
-        "--no-enable-log-outputs", "--disable-access-log-for-endpoints=/health,/metrics",
+        "--no-enable-log-outputs", "--enable-prompt-tokens-details", "--disable-access-log-for-endpoints=/health,/metrics",
         f"--kv-transfer-config={option(launch, 'kv-transfer-config')}",
     }  # fmt: skip
     assert transfer(launch) == {

@@ -105,6 +105,7 @@ def _options(spec: EngineSpec, place: Place, args: Mapping[str, Value], on_cpu: 
         "pipeline_parallel_size": spec.pipeline_parallel,
         "shutdown_timeout": SHUTDOWN_TIMEOUT_S,
         "trust_remote_code": False,
+        "enable_prompt_tokens_details": True,  # clients and the router's records want to know what was cached
         # Prompts and answers are never logged; scrapes every second would drown the rest.
         "enable_log_requests": False,
         "enable_log_outputs": False,
