@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from controlplane.core import signing
 from controlplane.core.protocol import CacheEra
+from controlplane.router import memory
 from controlplane.router.app import SWEEP_S, NoTelemetry, Router
 from controlplane.router.client import ClientConnection
 from controlplane.router.eras import EraFile
@@ -202,9 +203,12 @@ async def _follow_eras(router: Router, file: EraFile) -> None:
 
 
 async def _sweep(router: Router) -> None:
+    bursts = memory.Bursts()
     while True:
         await asyncio.sleep(SWEEP_S)
         router.sweep()
+        if bursts.over(len(router.clients), time.monotonic()):
+            memory.give_back()
 
 
 async def _until(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
@@ -232,6 +236,8 @@ async def _finish(router: Router) -> None:
     await _eventually(lambda: not router.clients, time.monotonic() + 1.0)
     for client in list(router.clients):
         client.abort()
+    for engine in router.directory.all_engines():
+        engine.pool.close()
 
 
 async def _eventually(condition: Callable[[], bool], deadline: float) -> None:

@@ -72,14 +72,9 @@ def target(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
             route = model({"prefill": engines[:1], "decode": engines[1:]}, mode="disaggregated", connector="nixl")  # type: ignore[dict-item]  # they have an id and a url, too
             return await stack.enter_async_context(running(tmp_path_factory.mktemp("fuzz"), route, limits=request.param))
 
-        async def end() -> None:
-            for engine in kit.router.directory.all_engines():
-                engine.pool.close()
-            await stack.aclose()
-
         kit = runner.run(begin())
         yield Target(kit, runner, complaints.texts)
-        runner.run(end())
+        runner.run(stack.aclose())
     logging.getLogger().removeHandler(complaints)
 
 

@@ -41,8 +41,6 @@ async def swarm(folder: Path) -> AsyncIterator[tuple[Kit, list[SwarmEngine]]]:
         )
         async with running(folder, route) as kit:
             yield kit, engines
-        for engine in kit.router.directory.all_engines():
-            engine.pool.close()
         for server in servers:
             server.close()
 
