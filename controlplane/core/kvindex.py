@@ -77,6 +77,13 @@ class Holder:
         if len(held) > limit:
             self._drop(len(held) - limit + limit // SPARE)
 
+    def recent(self, keys: Sequence[int], depth: int, since: float) -> int:
+        """How many of the first `depth` blocks of a prompt, all of which it holds, were used since then."""
+        held = self.held
+        while depth and held[keys[depth - 1]] < since:
+            depth -= 1
+        return depth
+
     def trim(self) -> None:
         """Forgets what is more than it may hold."""
         self._drop(max(0, len(self.held) - self._index.limit(self)))

@@ -38,6 +38,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--cache", type=Path, metavar="FILE", help="disk copy of the published table, used while Valkey is away"
     )
+    parser.add_argument("--indexer", type=Path, metavar="SOCKET", help="of this host's controlplane.indexer: who holds what")
+    parser.add_argument(
+        "--indexer-ms", type=float, default=Limits().indexer_s * 1000, metavar="MS", help="how long a request waits for it"
+    )
     parser.add_argument("--body-limit", type=int, default=Limits().body_bytes, metavar="BYTES", help="of a request's body")
     given = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(given)
@@ -66,6 +70,8 @@ def _options(args: argparse.Namespace) -> Options:
         raise _Unusable(f"--processes must be 1 to {MOST_PROCESSES}.")
     if args.body_limit <= 0:
         raise _Unusable("--body-limit must be a positive number of bytes.")
+    if not 0 < args.indexer_ms <= 10_000:
+        raise _Unusable("--indexer-ms must be more than 0, and 10000 at most.")
     url = "" if args.table is not None else args.valkey or os.environ.get(names.ENV_VALKEY_URL, "")
     if args.table is None and not url:
         raise _Unusable(f"no routing table: give --table FILE, --valkey URL, or set {names.ENV_VALKEY_URL}.")
@@ -82,7 +88,8 @@ def _options(args: argparse.Namespace) -> Options:
         telemetry_url=os.environ.get(names.ENV_TELEMETRY_URL, ""),
         fleet_secret=_fleet_secret(needed=bool(url)),
         cache=args.cache,
-        limits=Limits(body_bytes=args.body_limit),
+        limits=Limits(body_bytes=args.body_limit, indexer_s=args.indexer_ms / 1000),
+        indexer=args.indexer,
         worker=Worker(*map(int, args.worker.split(","))) if args.worker else None,
     )
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
@@ -28,6 +28,9 @@ from controlplane.router.reading import ClientRequest
 from controlplane.router.siblings import Siblings
 from controlplane.router.upstream import Fault
 from controlplane.router.watches import Watches
+
+if TYPE_CHECKING:
+    from controlplane.router.precise import Precise
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +83,8 @@ class Router:
         """The other processes of this router, if it has any."""
         self.peers: Peers | None = None
         """The routers of other hosts, if this one has a way to hear of them."""
+        self.precise: Precise | None = None
+        """The line to an indexer, if there is one."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- the table ---
@@ -89,6 +94,8 @@ class Router:
         self.quotas.apply(table)
         if self.siblings is not None:
             self.siblings.bind(self.directory.all_engines())
+        if self.precise is not None:
+            self.precise.apply(self.directory.engines.values())
         engines = len(self.directory.engines)
         log.info("routing table %d:%d applied: %d models, %d engines", *table.stamp, len(table.models), engines)
         self.table_changed.set()

@@ -27,6 +27,7 @@ from controlplane.router.upstream import Fault
 
 if TYPE_CHECKING:
     from controlplane.router.app import Router
+    from controlplane.router.precise import Found
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class Exchange:
         self.body: Body
         self.need: routing.Request
         self.prefix: Prefix = NO_PREFIX
+        self.exact: Found | None = None
+        """What the indexer answered."""
         self.choices: dict[Leg, routing.Choice[Engine]] = {}
         """The newest of each leg: what was predicted, and the best engines that were not taken."""
         self.expected_cached = 0
@@ -89,6 +92,8 @@ class Exchange:
         close = False
         try:
             self._prepare()
+            if self.router.precise is not None:
+                await self.router.precise.inform(self)
             await flows.serve(self)
         except ApiError as error:
             close = self._refuse(error)
@@ -156,9 +161,10 @@ class Exchange:
             self.router.siblings.refresh()
         prompt, prefix = self.need.prompt_tokens, self.prefix
         found = self.router.directory.index.match(prefix.keys)
-        self.need.cached = {
-            holder.name: int(prefix.tokens(blocks, prompt) * holder.trust) for holder, blocks in found.items()
-        }
+        cached = {holder.name: int(prefix.tokens(blocks, prompt) * holder.trust) for holder, blocks in found.items()}
+        if self.exact is not None and self.router.precise is not None:
+            self.router.precise.correct(self, found, cached)
+        self.need.cached = cached
 
     def engines(self) -> list[Engine]:
         """The model's engines as the newest table has them: it may have changed since the request came."""
@@ -303,6 +309,8 @@ class Exchange:
         choice = self.choices.get("prefill" if split else "whole")
         told = self.cached_tokens if split else self.usage.cached
         if choice is not None and choice.engine is not None and told is not None:
+            if self.router.precise is not None and self.router.precise.check(self, choice.engine, told):
+                return
             choice.engine.holder.found(self.expected_cached, told)
 
     def _count_what_went_out(self, relay: Relay) -> None:

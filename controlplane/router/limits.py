@@ -64,6 +64,8 @@ class Limits:
     """Of prompts, in the index of who holds which prefix."""
     index_s: float = 3600.0
     """A prefix not used for this long is taken to be gone."""
+    indexer_s: float = 0.005
+    """A request waits so long for the indexer's answer, if there is an indexer."""
     room_s: float = 10.0
     """An engine is asked for the size of its KV cache so long after its first answer, and as often if it does not tell."""
 

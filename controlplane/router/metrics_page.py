@@ -56,6 +56,13 @@ def render(router: Router) -> bytes:
         [({"result": r}, n) for r, n in counters.kv_checks.items()],
     )
     page.family("twinpool_router_telemetry_dropped_total", "counter", "Rows nobody took.", [({}, router.telemetry.dropped)])
+    if router.precise is not None:
+        page.family(
+            "twinpool_router_indexer_total",
+            "counter",
+            "Questions to the indexer by how they ended, and what it foretold by whether the engine found it so.",
+            [({"result": result}, n) for result, n in router.precise.counts.items()],
+        )
     table = router.directory.table
     if table is not None:
         page.family(

@@ -58,6 +58,8 @@ class Options:
     fleet_secret: bytes | None = field(default=None, repr=False)
     cache: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    indexer: Path | None = None
+    """Socket of this host's indexer."""
     worker: Worker | None = None
     """Set in each process of a router that is several."""
 
@@ -90,6 +92,11 @@ class Server:
         if self._eras is not None:
             _share_eras(router, self._eras)
             work.append(_follow_eras(router, self._eras))
+        if options.indexer is not None:
+            from controlplane.router.precise import Precise  # with a codec that others do without
+
+            router.precise = Precise(options.indexer, options.limits)
+            work.append(router.precise.run())
         link = self._link() if options.valkey_url else None
         if link is not None:
             self._tables.load_cache()
