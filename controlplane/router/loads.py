@@ -22,7 +22,10 @@ NOTHING = Reserved()
 class SharedLoad(routing.Load):
     """Its fields are sums; `own` is this process's part."""
 
-    __slots__ = ("_cells", "_hosts", "_siblings", "key", "produced_on_hosts")
+    __slots__ = (
+        "_cells", "_decode_elsewhere", "_hosts", "_kv_elsewhere", "_prefill_elsewhere", "_siblings", "key",
+        "produced_on_hosts",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,17 +34,17 @@ class SharedLoad(routing.Load):
         self._cells: memoryview | None = None
         self._siblings = NOTHING
         self._hosts = NOTHING
+        self._prefill_elsewhere = self._decode_elsewhere = self._kv_elsewhere = 0
         self.produced_on_hosts = 0
         """Output tokens that routers of other hosts have had of the engine, ever."""
 
     @property
     def own(self) -> Reserved:
-        a, b = self._siblings, self._hosts
         return Reserved(
-            self.in_flight - a.in_flight - b.in_flight,
-            self.prefill_tokens - a.prefill_tokens - b.prefill_tokens,
-            self.decode_tokens - a.decode_tokens - b.decode_tokens,
-            self.kv_tokens - a.kv_tokens - b.kv_tokens,
+            self.in_flight - self.elsewhere,
+            self.prefill_tokens - self._prefill_elsewhere,
+            self.decode_tokens - self._decode_elsewhere,
+            self.kv_tokens - self._kv_elsewhere,
         )
 
     def share(self, key: int, cells: memoryview) -> None:
@@ -61,7 +64,10 @@ class SharedLoad(routing.Load):
     def changed(self) -> None:
         cells = self._cells
         if cells is not None:
-            cells[0], cells[1], cells[2], cells[3] = self.own
+            cells[0] = self.in_flight - self.elsewhere
+            cells[1] = self.prefill_tokens - self._prefill_elsewhere
+            cells[2] = self.decode_tokens - self._decode_elsewhere
+            cells[3] = self.kv_tokens - self._kv_elsewhere
 
     def see_siblings(self, reserved: Reserved) -> None:
         """What the other processes of this router have reserved."""
@@ -79,5 +85,8 @@ class SharedLoad(routing.Load):
         self.in_flight += more.in_flight - less.in_flight
         self.elsewhere += more.in_flight - less.in_flight
         self.prefill_tokens += more.prefill_tokens - less.prefill_tokens
+        self._prefill_elsewhere += more.prefill_tokens - less.prefill_tokens
         self.decode_tokens += more.decode_tokens - less.decode_tokens
+        self._decode_elsewhere += more.decode_tokens - less.decode_tokens
         self.kv_tokens += more.kv_tokens - less.kv_tokens
+        self._kv_elsewhere += more.kv_tokens - less.kv_tokens

@@ -155,7 +155,9 @@ class Siblings:
     # --- metrics ---
 
     def publish(self, page: bytes) -> None:
-        if not self._own.publish(metrics_sum.total([page], [self._counted_before])):
+        if self._counted_before.strip():
+            page = metrics_sum.total([page], [self._counted_before])
+        if not self._own.publish(page):
             log.warning("the metrics page is too large to be summed over processes")
 
     def total(self, page: bytes) -> bytes:
