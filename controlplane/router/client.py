@@ -73,8 +73,10 @@ class ClientConnection(asyncio.Protocol):
     @property
     def local(self) -> bool:
         """Whether the client is on this machine, as far as its address tells."""
-        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return peer is not None and identity.is_loopback(peer[0])
+        if self._transport is None or (peer := self._transport.get_extra_info("peername")) is None:
+            return False
+        # From our own address to itself: nobody else could have that answered.
+        return identity.is_loopback(peer[0]) or peer[0] == self._transport.get_extra_info("sockname")[0]
 
     @property
     def busy(self) -> bool:

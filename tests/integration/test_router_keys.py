@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
@@ -14,7 +15,9 @@ import pytest
 
 from controlplane.core.protocol import KeyEntry
 from controlplane.router import identity
+from controlplane.router.app import NoTelemetry, Router
 from controlplane.router.client import ClientConnection
+from controlplane.router.limits import Limits
 from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine
 from tests.integration.router_kit import (
@@ -224,3 +227,18 @@ async def test_without_require_key_only_this_machine_is_served(tmp_path: Path, m
 )  # fmt: skip
 def test_which_addresses_are_this_machine(address: str, local: bool) -> None:
     assert identity.is_loopback(address) is local
+
+
+async def test_this_machine_is_also_known_by_an_address_of_its_own(tmp_path: Path) -> None:
+    class Transport(asyncio.Transport):
+        def __init__(self, peer: str, own: str) -> None:
+            super().__init__({"peername": (peer, 1), "sockname": (own, 2)})
+
+    client = ClientConnection(Router("r", Limits(), None, NoTelemetry()), Limits())
+    for peer, own, local in (
+        ("10.0.0.5", "10.0.0.5", True),
+        ("10.0.0.6", "10.0.0.5", False),
+        ("127.0.0.1", "127.0.0.1", True),
+    ):
+        client.connection_made(Transport(peer, own))
+        assert client.local is local
