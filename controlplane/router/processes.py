@@ -66,7 +66,7 @@ class _Parent:
     def _stop(self) -> None:
         self._stopping.set()
         for process in self._running:
-            process.send_signal(signal.SIGTERM)
+            _terminate(process)
 
     async def _tell_when_ready(self) -> None:
         slots = self._segment.slots
@@ -79,11 +79,10 @@ class _Parent:
         wait_s = WAIT_FIRST_S
         while not self._stopping.is_set():
             started = time.monotonic()
-            code = await self._run_one(number)
+            how = await self._run_one(number)
             if self._stopping.is_set():
                 return
             wait_s = WAIT_FIRST_S if time.monotonic() - started > WAIT_MAX_S else min(wait_s * 2, WAIT_MAX_S)
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
             log.warning("process %s.%d %s; starting it again in %.1f s", self._id, number + 1, how, wait_s)
             try:
                 async with asyncio.timeout(wait_s):
@@ -91,27 +90,43 @@ class _Parent:
             except TimeoutError:
                 pass
 
-    async def _run_one(self, number: int) -> int:
+    async def _run_one(self, number: int) -> str:
+        """How it ended."""
         segment = self._segment
         worker = f"{number},{len(segment.slots)},{segment.descriptor},{self._lifeline}"
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "controlplane.router", *self._argv, "--worker", worker,
-            pass_fds=(segment.descriptor, self._lifeline),
-        )  # fmt: skip
-        self._running.add(process)
-        if self._stopping.is_set():
-            process.send_signal(signal.SIGTERM)  # it was told to stop while this one was being started
         try:
-            ended = asyncio.ensure_future(process.wait())
-            stopping = asyncio.ensure_future(self._stopping.wait())
-            await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            try:
-                async with asyncio.timeout(self._options.limits.stop_s + KILL_AFTER_S if self._stopping.is_set() else None):
-                    return await asyncio.shield(ended)
-            except TimeoutError:
-                process.kill()
-                return await ended
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "controlplane.router", *self._argv, "--worker", worker,
+                pass_fds=(segment.descriptor, self._lifeline),
+            )  # fmt: skip
+        except OSError as error:  # no memory, or no descriptors: there may be some later
+            return f"was not started: {error.strerror}"
+        self._running.add(process)
+        try:
+            code = await self._end_of(process)
+            return f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         finally:
             self._running.discard(process)
             segment.slots[number].process_died()
+
+    async def _end_of(self, process: Process) -> int:
+        """Its exit status. Once the router is being stopped, one that outlives its deadline is killed."""
+        if self._stopping.is_set():
+            _terminate(process)  # the others were told while this one was being started
+        ended = asyncio.ensure_future(process.wait())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        try:
+            async with asyncio.timeout(self._options.limits.stop_s + KILL_AFTER_S if self._stopping.is_set() else None):
+                return await asyncio.shield(ended)
+        except TimeoutError:
+            process.kill()
+            return await ended
+
+
+def _terminate(process: Process) -> None:
+    try:
+        process.terminate()
+    except ProcessLookupError:
+        pass  # it ended by itself
