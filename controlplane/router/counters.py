@@ -31,6 +31,8 @@ class Counters:
         self.failed = 0
         """Answers that are an engine's or the router's fault: status 5xx and streams that were cut."""
         self.retried = 0
+        self.resumed = 0
+        """Streams that another engine carried on, once for each time."""
         self.set_aside = 0
         self.by_outcome: Counter[tuple[str, str, str, str]] = Counter()
         """(model, path, reason, outcome)"""

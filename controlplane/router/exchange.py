@@ -23,6 +23,7 @@ from controlplane.router.errors import ApiError
 from controlplane.router.legs import Answer
 from controlplane.router.reading import ClientRequest
 from controlplane.router.relay import Relay, Streamed
+from controlplane.router.seam import Seam, can_resume
 from controlplane.router.upstream import Fault
 
 if TYPE_CHECKING:
@@ -71,6 +72,13 @@ class Exchange:
         self._wary = False
         """One of its engines hung. Others may hang for the same reason, such as a node that died."""
         self.relay: Relay | None = None
+        self.may_resume = False
+        """A stream whose engine dies may be carried on by another."""
+        self.resumes = 0
+        self.seam: Seam | None = None
+        """The client has a part of the stream, and what comes is the rest."""
+        self.given_up: set[str] = set()
+        """Engines that died under this stream."""
         self.charge = admission.Charge()
         self.usage = usage.Usage()
         self.cached_tokens: int | None = None
@@ -149,6 +157,7 @@ class Exchange:
             generates=self.generates,
             blind=self.router.peers is not None and self.router.peers.stale,
         )
+        self.may_resume = self.generates and self.body.stream and can_resume(data, self.endpoint)
         self.prefix = prefixes.of(data, served)
         self.look_up()
         self.charge = self.router.quotas.charge(key, self.need.prompt_tokens)
@@ -177,6 +186,8 @@ class Exchange:
         self, leg: Leg, exclude: Collection[str], compat: str | None = None, source: Source | None = None
     ) -> Engine | None:
         """The engine for a leg by the newest table; None if none is left."""
+        if self.given_up:
+            exclude = self.given_up.union(exclude)
         choice = routing.choose(leg, self.engines(), self.need, self.arm, exclude, compat, source)
         if choice.engine is not None:
             self.choices[leg] = choice
@@ -198,6 +209,8 @@ class Exchange:
 
     def send(self, answer: Answer) -> None:
         """A complete answer of an engine, good or a client's 4xx, to the client."""
+        if self.seam is not None:
+            raise errors.engine_fault()  # whatever it says, it is not the rest of a stream
         self.status = answer.status
         if answer.status >= 400:
             self.outcome = "client_error"
@@ -239,15 +252,23 @@ class Exchange:
         if self.broken == MAX_BROKEN:
             raise wholly.error_of(fault, self.model_name)
 
+    def note_broken(self, engine: Engine, relay: Relay) -> None:
+        """A stream broke off. What counts for the client is what it has got."""
+        if self.first_at is None:
+            self.first_at = relay.first_at
+        self.router.engine_failed(engine, Fault("stream"))
+
     async def trusts(self, engine: Engine) -> bool:
         """Whether an engine may have the request: a wary one asks first whether the engine lives."""
         return not self._wary or await self.router.lives(engine)
 
     def note_answer(self, engine: Engine, relay: Relay, outcome: Answer | Streamed) -> None:
         """A leg that answered the client is over: its counts, and the engine's good name unless the stream was cut."""
-        self.first_at = relay.first_at
+        if self.seam is None:
+            self.first_at = relay.first_at
         if isinstance(outcome, Streamed):
-            self.usage = usage.of_document(relay.watch.usage)
+            told = relay.watch.usage
+            self.usage = usage.of_document(told if self.seam is None or told is None else self.seam.total(told))
             if outcome.cut:
                 self.outcome = "cut"
                 self.router.engine_failed(engine, Fault("stream"))
@@ -315,7 +336,8 @@ class Exchange:
 
     def _count_what_went_out(self, relay: Relay) -> None:
         """For a stream that never came to its usage event."""
-        self.first_at = relay.first_at
+        if self.seam is None:
+            self.first_at = relay.first_at
         if self.usage.output is None:
             counted = self.need.prompt_tokens if self.prefill_end is not None else None
             self.usage = usage.Usage(prompt=counted, output=relay.events)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.core import routing
 from controlplane.core.routing import Path
-from controlplane.router import errors
+from controlplane.router import errors, resume
 from controlplane.router.split import Split
 from controlplane.router.wholly import whole
 
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 async def serve(x: Exchange) -> None:
     """Answers the client. Raises ApiError if no engine could, before or after a part of the answer was sent."""
+    try:
+        await _legs(x)
+    except resume.StreamBroken as broken:
+        await resume.go_on(x, broken, lambda: _legs(x))
+
+
+async def _legs(x: Exchange) -> None:
     decision = routing.decide_path(x.model.route, x.engines(), x.need)
     x.arm, x.reason = decision.arm, decision.reason
     if decision.path is Path.NONE:

@@ -27,6 +27,8 @@ class Limits:
     """Read ahead of a busy client before its socket is left unread."""
     answer_bytes: int = 1024 * 1024
     """A whole answer up to this size is kept until it is complete, so that a dying engine can still be replaced."""
+    resume_bytes: int = 1024 * 1024
+    """Of a stream's events, kept so that another engine can go on if this one dies."""
     event_bytes: int = 256 * 1024
     """An incomplete server-sent event longer than this is passed on as it is."""
     prefill_answer_bytes: int = 8 * 1024 * 1024

@@ -19,6 +19,7 @@ from controlplane.router.client import ClientConnection
 from controlplane.router.errors import ApiError, engine_fault
 from controlplane.router.legs import Answer, WaitingSink
 from controlplane.router.limits import Limits
+from controlplane.router.seam import Seam
 from controlplane.router.upstream import Fault
 
 GAPS_KEPT = 256
@@ -40,17 +41,25 @@ class Late:
     or `abort` the leg."""
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A stream broke off when the client had a part of it. Another engine may go on, or it is `cut`."""
+
+    fault: Fault
+
+
 class _State(Enum):
     WAITING = 0
     HELD = 1
     OPEN = 2
-    OVER = 3
+    BROKEN = 3
+    OVER = 4
 
 
-_WAITING, _HELD, _OPEN, _OVER = _State  # looked up for every token: cheaper than the enum's attributes
+_WAITING, _HELD, _OPEN, _BROKEN, _OVER = _State  # looked up for every token: cheaper than the enum's attributes
 
 
-class Relay(WaitingSink[Answer | Streamed | Late]):
+class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
     def __init__(
         self,
         client: ClientConnection,
@@ -63,9 +72,14 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         http10: bool,
         late_after: float = math.inf,
         era: Era = FIRST,
+        keeps: bool = False,
+        rest_of: Relay | None = None,
+        seam: Seam | None = None,
         on_first: Callable[[], None] = lambda: None,
         on_event: Callable[[], None] = lambda: None,
     ) -> None:
+        """`keeps`: what is sent is kept, so that another engine can go on. `rest_of`: the broken relay whose stream goes on
+        here, behind `seam`."""
         super().__init__()
         self._client = client
         self._head_of = head_of
@@ -84,7 +98,11 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self._parts: list[bytes] = []
         self._size = 0
         self._over_early: Fault | Streamed | None = None
+        self._seam = seam
         self._last_at = 0.0
+        self._kept_bytes = 0
+        self.kept: list[bytes] | None = [] if keeps else None
+        """What the client was sent, framing aside; None: not kept, or too much."""
         tells_usage = sse.USAGE_OF_GENERATIONS if expects_done else sse.USAGE_OF_OTHERS
         self.watch = sse.EventWatch(strip_usage, limits.event_bytes, prompt_details, tells_usage)
         self.first_at: float | None = None
@@ -92,6 +110,11 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self.gaps_ms: list[float] = []
         self.events = 0
         """Sent to the client: its output tokens, roughly."""
+        self._before = 0.0
+        if rest_of is not None:
+            self.kept, self._kept_bytes = rest_of.kept, rest_of._kept_bytes
+            self.gaps_ms, self.events = rest_of.gaps_ms, rest_of.events
+            self._before = max(rest_of._before, rest_of._last_at)
 
     # --- from the engine connection ---
 
@@ -105,6 +128,14 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
             self._whole(payload)
             return
         out = self.watch.feed(payload)
+        if self._seam is not None and out and not self.watch.error:
+            out = self._seam.rewrite(out)
+            if self._seam.torn:
+                self.abort()
+                self.kept = None
+                self._state = _BROKEN
+                self.settle(Broken(Fault("stream")))
+                return
         if self.watch.error:
             self._engine_gave_up()
         elif out:
@@ -149,17 +180,24 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         """Ends a stream that has begun with an error event and a closed connection, never with [DONE]. False if nothing
         has been sent yet."""
         self.abort()
-        if self._state is not _OPEN:
+        if self._seam is None and self._state is not _OPEN and self._state is not _BROKEN:
             self._state = _OVER
             return False
         self._state = _OVER
-        if not self._events:
+        if not self._events and self._seam is None:
             self._client.abort()  # in the middle of a JSON document only a broken connection is honest
         else:
             self._client.write(self._frame(sse.error_event(error.document())))
             if self._chunked:
                 self._client.write(framing.LAST_CHUNK)
         return True
+
+    def complete(self, rest: bytes) -> None:
+        """Ends a broken stream well: only `rest` was missing."""
+        self._state = _OVER
+        self._client.write(self._frame(rest))
+        if self._chunked:
+            self._client.write(framing.LAST_CHUNK)
 
     # --- inside ---
 
@@ -198,6 +236,8 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
                 self.gaps_ms.append((now - self._last_at) * 1000.0)
             self._last_at = now
             self.events += out.count(sse.END)
+            if self.kept is not None:
+                self._keep(out)
             self._client.write(as_it_came if as_it_came is not None and self._chunked else self._frame(out))
         elif self._state is _HELD:
             self._parts.append(out)
@@ -216,14 +256,28 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self._state = _OPEN
         self.events += out.count(sse.END)
         self._on_first()
-        length = int(self._headers[b"content-length"]) if self._sized else None
-        head = self._head_of(self._headers.get(b"content-type", b"application/octet-stream"), length)
+        if self.kept is not None:
+            self._keep(out)
+        if self._seam is None:
+            length = int(self._headers[b"content-length"]) if self._sized else None
+            head = self._head_of(self._headers.get(b"content-type", b"application/octet-stream"), length)
+        else:
+            head = b""  # the client has it
+            if len(self.gaps_ms) < GAPS_KEPT:
+                self.gaps_ms.append((self._last_at - self._before) * 1000.0)
         if self.connection is not None:
             self.connection.patience_s = self._limits.stream_idle_s
             self.connection.touched = time.monotonic()
             self.connection.streaming = True
         self._client.follow(self.connection)
         self._client.write(head + self._frame(out))
+
+    def _keep(self, out: bytes) -> None:
+        assert self.kept is not None
+        self.kept.append(out)
+        self._kept_bytes += len(out)
+        if self._kept_bytes > self._limits.resume_bytes or not self._events:
+            self.kept = None
 
     def _frame(self, out: bytes) -> bytes:
         return framing.chunk(out) if self._chunked and not self._sized else out
@@ -245,7 +299,10 @@ class Relay(WaitingSink[Answer | Streamed | Late]):
         self._fail(Fault("stream"))
 
     def _fail(self, fault: Fault) -> None:
-        if self._state is _OPEN:
+        if self._state is _OPEN and self.kept is not None:
+            self._state = _BROKEN
+            self.settle(Broken(fault))
+        elif self._state is _OPEN:
             self.cut(engine_fault())
             self.settle(Streamed(cut=True))
         elif self._state is _HELD:

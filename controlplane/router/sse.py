@@ -86,7 +86,7 @@ class EventWatch:
         for event in payload.split(END):
             if not event:
                 continue
-            document = _document(event)
+            document = document_of(event)
             if gave_up(document) or _is_error_event(event):
                 self.error = True
                 break
@@ -114,7 +114,7 @@ def _is_error_event(event: bytes) -> bool:
     return any(line.startswith(b"event:") and line[6:].strip() == b"error" for line in event.split(b"\n"))
 
 
-def _document(event: bytes) -> dict[str, Any]:
+def document_of(event: bytes) -> dict[str, Any]:
     """The JSON object of an event's data line; {} if there is none."""
     for line in event.split(b"\n"):
         if line.startswith(b"data:"):

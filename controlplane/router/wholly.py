@@ -14,7 +14,8 @@ from controlplane.router.engines import Engine
 from controlplane.router.errors import ApiError
 from controlplane.router.handoff import Handoff
 from controlplane.router.legs import Answer
-from controlplane.router.relay import Late, Relay
+from controlplane.router.relay import Broken, Late, Relay
+from controlplane.router.resume import StreamBroken
 from controlplane.router.upstream import Fault
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ async def answer_leg(x: Exchange, engine: Engine, handoff: Handoff | None, prefi
         prompt_details=handoff.prompt_details if handoff is not None else None,
         expects_done=x.generates,
         http10=x.request.http10,
+        keeps=x.may_resume,
+        rest_of=x.relay if x.seam is not None else None,
+        seam=x.seam,
         late_after=handoff.late_after if handoff is not None else math.inf,
         era=era,
         on_first=first_byte,
@@ -115,6 +119,9 @@ async def answer_leg(x: Exchange, engine: Engine, handoff: Handoff | None, prefi
         if isinstance(outcome, Fault):
             return outcome
         assert not isinstance(outcome, Late)
+        if isinstance(outcome, Broken):
+            x.note_broken(engine, relay)
+            raise StreamBroken(engine, relay)
         if isinstance(outcome, Answer):
             if outcome.status == 200:
                 first_byte()

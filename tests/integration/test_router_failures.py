@@ -102,7 +102,7 @@ async def test_a_clients_mistake_is_passed_on_and_counts_against_nobody(tmp_path
 async def test_a_dying_decode_ends_the_stream_with_an_error_event(tmp_path: Path) -> None:
     async with pair(tmp_path, decodes=1) as two:
         two.d1.acts = [act.break_stream(2)]
-        response = await two.kit.post({**TEXT, "stream": True})
+        response = await two.kit.post({**TEXT, "stream": True, "seed": 1})
         events = parse_events(response.content)
         assert text_of(events) == "".join(words("hello there", 2))
         assert events[-1]["error"]["code"] == "engine_fault"
@@ -370,7 +370,7 @@ async def test_a_stream_that_breaks_off_is_told_with_what_went_out(tmp_path: Pat
         rows: list[RequestRow] = []
         two.kit.router.telemetry.request = rows.append  # type: ignore[assignment, method-assign]
         two.d1.acts = [act.break_stream(3)]
-        await two.kit.post({**TEXT, "stream": True})
+        await two.kit.post({**TEXT, "stream": True, "seed": 1})
         two.d1.step_s = 0.05
         async with two.kit.client.stream("POST", two.kit.url + "/v1/completions", json={**TEXT, "stream": True}) as answer:
             await anext(answer.aiter_bytes())
