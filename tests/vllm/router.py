@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,25 +41,22 @@ class RouterProcess:
             process.kill()
             process.wait(10)
 
-    def route(self, prefill: RealEngine, decode: RealEngine, connector: Connector) -> None:
-        """Gives the roles and waits until requests take them."""
+    def route(self, prefill: RealEngine, decode: RealEngine, connector: Connector, **changes: Any) -> None:
+        """Gives the roles and waits until requests take them. `changes` replace fields of the model's route."""
         engines = tuple(
             EngineRoute(engine.id, engine.url, role, engine_key=engine.key)  # type: ignore[arg-type]
             for engine, role in ((prefill, "prefill"), (decode, "decode"))
         )
-        self._write(
-            (
-                ModelRoute(
-                    MODEL,
-                    "disaggregated",
-                    engines,
-                    connector=connector,
-                    kv_lease_s=KV_LEASE_S,
-                    block_size=BLOCK,
-                    strict=True,
-                ),
-            )
+        route = ModelRoute(
+            MODEL,
+            "disaggregated",
+            engines,
+            connector=connector,
+            kv_lease_s=KV_LEASE_S,
+            block_size=BLOCK,
+            strict=True,
         )
+        self._write((replace(route, **changes),))
         wanted = f"disaggregated; prefill={prefill.id}; decode={decode.id}"
         body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 1}
         wait_for(lambda: wanted in self.post("/v1/completions", body).headers["x-twinpool-route"], 20, wanted)
