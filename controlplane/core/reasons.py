@@ -8,6 +8,8 @@ from enum import StrEnum
 class Path(StrEnum):
     """The first word of x-twinpool-route."""
 
+    __hash__ = str.__hash__  # that of an enum is a call of Python's, for each request counted
+
     WHOLE = "monolithic"
     """One engine does everything, whatever the model's mode."""
     DISAGGREGATED = "disaggregated"
@@ -18,6 +20,8 @@ class Path(StrEnum):
 
 class Reason(StrEnum):
     """Why a request took its path: the closed list behind `reason=` in x-twinpool-route and in telemetry."""
+
+    __hash__ = str.__hash__  # that of an enum is a call of Python's, for each request counted
 
     MONOLITHIC = "monolithic"
     DISAGGREGATED = "disaggregated"

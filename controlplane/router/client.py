@@ -253,8 +253,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _read_on(self) -> None:
         self._send_continue()
-        patience = {Stage.HEAD: self._limits.head_s, Stage.BODY: self._limits.body_idle_s}
-        self._deadline = time.monotonic() + patience.get(self._parser.stage, self._limits.keep_alive_s)
+        stage, limits = self._parser.stage, self._limits
+        patience_s = limits.keep_alive_s
+        if stage is not Stage.IDLE:
+            patience_s = limits.head_s if stage is Stage.HEAD else limits.body_idle_s
+        self._deadline = time.monotonic() + patience_s
         held, self._held, self._held_size = self._held, [], 0
         if not self._reading and self._transport is not None:
             self._reading = True

@@ -118,9 +118,13 @@ class RequestParser:
         except ApiError as error:
             self._refuse(error)
             return
-        size = {Stage.HEAD: self._head_size, Stage.BODY: self._body_overhead}.get(self.stage, 0)
-        if size > self._limits.head_bytes:
+        stage = self.stage
+        if stage is not Stage.IDLE and self._size_of(stage) > self._limits.head_bytes:
             self._refuse(_head_too_large())
+
+    def _size_of(self, stage: Stage) -> int:
+        """Bytes so far that are no body."""
+        return self._head_size if stage is Stage.HEAD else self._body_overhead
 
     def _feed(self, data: bytes) -> None:
         while True:
