@@ -71,7 +71,7 @@ def start_engines(stack: ExitStack, folder: Path, core: int, tick_us: int) -> tu
     return ports
 
 
-def table(file: Path, ports: tuple[int, int], split: bool) -> Path:
+def table(file: Path, ports: tuple[int, int], split: bool, lease_s: float = 30.0) -> Path:
     """A routing table with one model on two engines, and a key that is needed."""
     roles = ("prefill", "decode") if split else ("mixed", "mixed")
     engines = [
@@ -79,7 +79,7 @@ def table(file: Path, ports: tuple[int, int], split: bool) -> Path:
         for port, role in zip(ports, roles, strict=True)
     ]
     model = {
-        "name": MODEL, "mode": "disaggregated" if split else "monolithic", "connector": "nixl", "kv_lease_s": 30,
+        "name": MODEL, "mode": "disaggregated" if split else "monolithic", "connector": "nixl", "kv_lease_s": lease_s,
         "kv_bytes_per_token": 327680, "engines": engines,
     }  # fmt: skip
     key = {"sha256": hashlib.sha256(KEY.encode()).hexdigest(), "team": "bench", "models": ["*"]}

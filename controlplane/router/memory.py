@@ -7,8 +7,8 @@ import gc
 
 BURST = 256
 """Client connections at once that are worth it."""
-QUIET_S = 3.0
-"""After the burst, so that the next one of several does not find its memory gone."""
+QUIET_S = 15.0
+"""After the burst: unused connections to engines have been closed by then, and the next burst of several has begun."""
 
 
 class Bursts:
