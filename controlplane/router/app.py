@@ -14,6 +14,7 @@ from controlplane.core.protocol import EngineLoad, KeyEntry, ModelRoute, Request
 from controlplane.core.routing import Path, Reason
 from controlplane.router import answers, capacity, identity, metrics_page, readiness
 from controlplane.router.admission import OwnBook, Quotas
+from controlplane.router.budget import RetryBudget
 from controlplane.router.client import ClientConnection
 from controlplane.router.counters import Counters
 from controlplane.router.engines import Directory, Engine
@@ -68,6 +69,7 @@ class Router:
         self.quotas = Quotas(OwnBook())
         self.ledger = Ledger()
         self.counters = Counters()
+        self.retries = RetryBudget(limits)
         self.watches = Watches(self.spawn, limits)
         self.ids_in_use: set[bytes] = set()
         self.clients: set[ClientConnection] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -94,6 +95,7 @@ class Exchange:
         counters = self.router.counters
         counters.in_flight += 1
         counters.requests += 1
+        self.router.retries.earn()
         self.id = identity.request_id(self.request.headers, self.router.ids_in_use)
         self.router.ids_in_use.add(self.id)
         self.forwarded = identity.forwarded(self.request.headers, self.id)
@@ -242,15 +244,16 @@ class Exchange:
 
     # --- notes for the record ---
 
-    def note_fault(self, engine: Engine, fault: Fault) -> None:
-        """An engine failed this request. Counts against it, and once more against our budget of retries: what breaks engines
-        must not be shown to all of them. Raises ApiError when that budget is spent."""
+    async def note_fault(self, engine: Engine, fault: Fault) -> None:
+        """An engine failed this request. Counts against it, and against our budgets of retries: what breaks engines must not
+        be shown to all of them. Raises ApiError when one is spent; else returns when the next may be asked."""
         self.retries += 1
         self.router.engine_failed(engine, fault)
         self._wary |= fault.kind == "hung"
         self.broken += fault.hard and fault.sent
-        if self.broken == MAX_BROKEN:
+        if self.broken == MAX_BROKEN or not self.router.retries.spend():
             raise wholly.error_of(fault, self.model_name)
+        await asyncio.sleep(random.random() * self.router.limits.retry_jitter_s)  # noqa: S311
 
     def note_broken(self, engine: Engine, relay: Relay) -> None:
         """A stream broke off. What counts for the client is what it has got."""

@@ -71,6 +71,12 @@ class Limits:
     room_s: float = 10.0
     """An engine is asked for the size of its KV cache so long after its first answer, and as often if it does not tell."""
 
+    retry_share: float = 0.2
+    """Retries per request, on average over many ..."""
+    retry_burst: int = 100
+    """... and how many may come at once."""
+    retry_jitter_s: float = 0.05
+    """A retry waits up to so long, by chance, so that those of one engine's requests do not come to the next all at once."""
     set_aside_s: float = 1.0
     set_aside_max_s: float = 30.0
     soft_faults: int = 3

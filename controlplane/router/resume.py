@@ -38,7 +38,8 @@ async def go_on(x: Exchange, broken: StreamBroken, serve: Callable[[], Awaitable
     counted = prompt_tokens if x.prefill_end is not None else None
     while True:
         x.given_up.add(broken.engine.route.id)
-        sent = seam.read(broken.relay.kept or ()) if x.resumes < RESUMES else None
+        allowed = x.resumes < RESUMES and x.router.retries.spend()
+        sent = seam.read(broken.relay.kept or ()) if allowed else None
         if sent is None:
             raise errors.engine_fault()
         text = sent.text.rstrip()

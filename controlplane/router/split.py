@@ -26,6 +26,10 @@ from controlplane.router.wholly import KvLost, answer_leg, error_of, whole
 if TYPE_CHECKING:
     from controlplane.router.exchange import Exchange
 
+NEVER_SCHEDULED = (401, 403, 503)
+"""A decode engine that answers so has not looked at the KV: a wrong key, or vLLM's --max-num-queued-reqs. It waits on the
+prefill engine as before."""
+
 
 class Split:
     """Prefill on one engine, decode on another that is chosen when the prefill is done."""
@@ -83,7 +87,7 @@ class Split:
                 x.send(outcome)  # the client's own mistake, told by the engine
                 return None
             self.last = outcome
-            x.note_fault(engine, outcome)
+            await x.note_fault(engine, outcome)
             self.prefill_tried.add(engine.route.id)
             if routing.after_prefill_loss(self.route.on_prefill_loss, self.route.strict, self.prefill_retries) != "retry":
                 await self._without_prefill()
@@ -200,12 +204,13 @@ class Split:
             if isinstance(outcome, KvLost):
                 return self._prefill_again()
             self.last = outcome
-            x.note_fault(engine, outcome)
+            await x.note_fault(engine, outcome)
             self.decode_tried.add(engine.route.id)
             if self.decode_retries == 0:
                 raise error_of(outcome, x.model_name)
             self.decode_retries -= 1
-            if outcome.sent and handoff.kv_params is not None and self._next_decode(handoff) is not None:
+            has_it_still = not outcome.sent or outcome.status in NEVER_SCHEDULED
+            if not has_it_still and handoff.kv_params is not None and self._next_decode(handoff) is not None:
                 # It may have pulled the KV, and the prefill engine may have given the blocks away since.
                 return True
 

@@ -52,7 +52,7 @@ async def whole(x: Exchange, tried: set[str], last: Fault | None = None) -> None
         if outcome is None:
             return
         last = outcome
-        x.note_fault(engine, outcome)
+        await x.note_fault(engine, outcome)
         tried.add(engine.route.id)
         if retries == 0:
             raise error_of(last, x.model_name)

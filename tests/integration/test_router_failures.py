@@ -179,6 +179,29 @@ async def test_kv_that_a_lost_decode_may_have_pulled_is_never_used_again(tmp_pat
         assert len(used) == len(set(used))
 
 
+@pytest.mark.parametrize("status", [503, 500])
+async def test_kv_that_a_decode_engine_cannot_have_looked_at_is_used_by_the_next(tmp_path: Path, status: int) -> None:
+    async with pair(tmp_path, prefills=1) as two:
+        two.d1.acts = [act.answer(status)]
+        number = 0
+        while two.d1.acts:
+            number += 1
+            assert (await two.kit.post({**TEXT, "prompt": f"x{number}"})).status_code == 200
+        assert len(two.p1.generations()) == number + (status == 500)
+
+
+async def test_retries_end_when_their_budget_does(tmp_path: Path) -> None:
+    """All engines fail: after the first few retries most requests ask one engine only."""
+    limits = replace(QUICK, soft_faults=10_000, retry_burst=4, retry_jitter_s=0.0)
+    async with fakes("e1", "e2") as engines, running(tmp_path, whole_model(*engines), limits=limits) as kit:
+        for engine in engines:
+            engine.always = act.answer(500)
+        for _ in range(50):
+            assert (await kit.post(TEXT)).status_code == 502
+        retried = sum(len(engine.generations()) for engine in engines) - 50
+        assert 4 < retried <= 4 + 50 * limits.retry_share
+
+
 async def test_a_failed_engine_is_set_aside_until_it_generates_again(tmp_path: Path) -> None:
     async with fakes("e1", "e2") as (bad, good), running(tmp_path, whole_model(bad, good)) as kit:
         await bad.stop()
