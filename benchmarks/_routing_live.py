@@ -50,7 +50,7 @@ def play(arrivals: Sequence[Arrival], engines: int, blocks: int, speed: float, a
     args = {"speed": speed, "max_model_len": 200_000, "kv_cache_memory_bytes": cache}
     with running([replace(spec(name), args=args) for name in names]) as processes:
         prefills = processes[:engines]
-        with _router(dict(zip(names, processes, strict=True))) as router:
+        with running_router(dict(zip(names, processes, strict=True))) as router:
             started_s = _cpu_s(router.pid)
             failed, late_s = asyncio.run(_send(arrivals, router, speed, answer))
             spent_s = _cpu_s(router.pid) - started_s
@@ -105,7 +105,7 @@ def _words(seed: object, count: int) -> str:
 
 
 @contextmanager
-def _router(engines: dict[str, EngineProcess]) -> Iterator[EngineProcess]:
+def running_router(engines: dict[str, EngineProcess]) -> Iterator[EngineProcess]:
     """The router's process, which is asked like an engine."""
     routes = tuple(
         EngineRoute(name, f"http://{HOST}:{each.port}", "prefill" if name[0] == "p" else "decode", engine_key=KEY)
