@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 KEY_BYTES = 32
 MAX_DOCUMENT_BYTES = 16 << 20
@@ -44,7 +45,7 @@ def write_private(path: Path, content: bytes) -> None:
 def read_key(path: Path, what: str) -> bytes:
     """The 32 bytes of a key file (`what` it is, for the message). Raises BadKey."""
     try:
-        with path.open("rb") as file:
+        with open_document(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             key = file.read(KEY_BYTES + 1)
     except OSError as error:
@@ -57,11 +58,26 @@ def read_key(path: Path, what: str) -> bytes:
     return key
 
 
+def open_document(path: Path) -> BinaryIO:
+    """A file that somebody names, which may be anything. A named pipe that nobody writes to is empty at once, instead of
+    making everybody wait for a writer. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        file = open(descriptor, "rb")  # noqa: SIM115 - the caller closes it
+    except OSError:  # a folder
+        os.close(descriptor)
+        raise
+    os.set_blocking(descriptor, True)
+    return file
+
+
 def read_document(path: Path) -> str:
     """The text of a file that somebody names, which may be anything (a device that never ends, for one). Raises OSError,
-    also for more than MAX_DOCUMENT_BYTES, and UnicodeDecodeError for what is no UTF-8."""
-    with path.open("rb") as file:
+    also for more than MAX_DOCUMENT_BYTES and a pipe that nobody writes to, and UnicodeDecodeError for what is no UTF-8."""
+    with open_document(path) as file:
         content = file.read(MAX_DOCUMENT_BYTES + 1)
+        if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EPIPE, "nobody writes to this pipe", str(path))
     if len(content) > MAX_DOCUMENT_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {MAX_DOCUMENT_BYTES:,} bytes", str(path))
     return content.decode("utf-8")

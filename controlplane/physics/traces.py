@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from controlplane.common.files import open_document
 from controlplane.core.forecast import Arrival
 from controlplane.physics.traceformats import BadRow, Kind, Rows, rows_of
 
@@ -19,6 +20,7 @@ MAX_LINE_BYTES = 1 << 20
 MAX_REQUESTS = 100_000
 MAX_BLOCKS = 5_000_000
 """Prefix ids of all requests together: about 300 MB of memory."""
+_GZIP = b"\x1f\x8b"
 
 
 class TraceRefused(ValueError):
@@ -40,7 +42,7 @@ def read_trace(path: Path, limit: int | None = None, seconds: float | None = Non
     `limit`: only that many. Raises TraceRefused for a file that cannot be read, a bad row, too many requests, or none.
     """
     try:
-        with path.open("rb") as file:
+        with open_document(path) as file:
             return _read(file, limit, seconds, scale_rate)
     except OSError as error:
         raise TraceRefused(f"cannot read it: {error.strerror}") from None
@@ -98,6 +100,8 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, str]]:
         number += 1
         if len(raw) > MAX_LINE_BYTES:
             raise TraceRefused(f"line {number}: longer than {MAX_LINE_BYTES:,} bytes; is this a trace?")
+        if number == 1 and raw.startswith(_GZIP):
+            raise TraceRefused("it is compressed; unpack it first (gunzip)")
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,7 @@ def test_one_file_has_one_block_size(tmp_path: Path) -> None:
         (b"{oops\n", "line 1: is not JSON"),
         (HEADER.encode("utf-16"), "line 1: byte 1 is not UTF-8"),
         (b"\x00" * 50, "line 1: is neither"),
+        (gzip.compress(HEADER.encode()), "it is compressed; unpack it first"),
     ],
 )
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from controlplane.common.files import open_document
 from controlplane.control import actions
 from controlplane.control.cli import actor, answer, explained
 from controlplane.control.newmodel import MAX_CONFIG_BYTES, NewModel, NewPool
@@ -58,7 +59,7 @@ def _read(path: Path) -> str:
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             raise CommandError(f"--config: {path} is neither a file nor a pipe; give the model's config.json")
-        with path.open("rb") as file:
+        with open_document(path) as file:
             content = file.read(MAX_CONFIG_BYTES + 1)
         if len(content) > MAX_CONFIG_BYTES:
             raise CommandError(f"--config: {path} has more than {MAX_CONFIG_BYTES} bytes; give the model's config.json")
