@@ -1,13 +1,16 @@
-"""What the commands of this package share: a check of the file that they are to write, and a bar while they compute."""
+"""What the commands of this package share: refusals in one line, numbers as options, a check of the file that they are to
+write, and a bar while they compute."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -15,9 +18,47 @@ from controlplane.physics.forecasting import Report
 from controlplane.physics.forecasttable import printable
 
 
-def check_writable(target: Path) -> None:
+class PhysicsCommand(BaseCommand):
+    """A command that refuses in one line with exit status 1, whether an option is missing or its value cannot be."""
+
+    requires_system_checks = ()
+
+    def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
+        parser = super().create_parser(prog_name, subcommand, **options)
+        # It then raises what is wrong; else argparse prints the whole usage before it, and exits with 2.
+        parser.called_from_command_line = False
+        return parser
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        try:
+            super().run_from_argv(argv)
+        except CommandError as refused:
+            if "--traceback" in argv:
+                raise
+            problem = printable(str(refused).removeprefix("Error: "))
+            self.stderr.write(f"CommandError: {problem}; `{Path(argv[0]).name} {argv[1]} --help` lists the options")
+            sys.exit(refused.returncode)
+
+
+def whole(text: str) -> int | str:
+    """An option's whole number; what is none goes on as it is, so that it is refused by its name like any other."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def real(text: str) -> float | str:
+    """An option's number; what is none goes on as it is, so that it is refused by its name like any other."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def check_writable(target: Path, option: str = "--html") -> None:
     """Raises CommandError if `target` cannot become a file, before anybody waits for what shall be in it."""
-    shown = f"--html: {printable(str(target))}"
+    shown = f"{option}: {printable(str(target))}"
     if target.is_dir():
         raise CommandError(f"{shown} is a folder; name a file in it")
     if not target.parent.is_dir():

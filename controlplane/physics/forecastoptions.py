@@ -17,6 +17,7 @@ from controlplane.core.protocol import Slo
 from controlplane.physics import checks
 from controlplane.physics.asked import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, MODES, SATURATE, ForecastRequest, Hardware
 from controlplane.physics.catalog import config_names, read_config
+from controlplane.physics.commandline import real, whole
 from controlplane.physics.phases import WEIGHTS
 from controlplane.physics.traces import MAX_REQUESTS, TraceRefused, read_trace
 from controlplane.physics.traffic import MAX_SECONDS, Drawn, Recorded, Traffic
@@ -41,12 +42,12 @@ def _add_hardware(parser: ArgumentParser) -> None:
     kinds = ", ".join(GPUS)
     group = parser.add_argument_group("hardware")
     group.add_argument("--gpu", default="h100-sxm", metavar="KIND", help=f"default h100-sxm; one of: {kinds}")
-    group.add_argument("--gpus", type=int, default=8, metavar="N", help="GPUs to split between the pools, default 8")
-    group.add_argument("--tp", type=int, metavar="N", help="GPUs per engine (tensor parallel); default: the best plan's")
+    group.add_argument("--gpus", type=whole, default=8, metavar="N", help="GPUs to split between the pools, default 8")
+    group.add_argument("--tp", type=whole, metavar="N", help="GPUs per engine (tensor parallel); default: the best plan's")
     for role in ("prefill", "decode"):
         group.add_argument(f"--{role}-gpu", metavar="KIND", help=f"GPU kind of {role} engines, if another")
-        group.add_argument(f"--{role}-tp", type=int, metavar="N", help=f"GPUs per {role} engine, if another")
-    group.add_argument("--network-gbps", type=float, metavar="GBPS", help="of each engine; default: its GPU's usual card")
+        group.add_argument(f"--{role}-tp", type=whole, metavar="N", help=f"GPUs per {role} engine, if another")
+    group.add_argument("--network-gbps", type=real, metavar="GBPS", help="of each engine; default: its GPU's usual card")
     group.add_argument(
         "--layout", action="append", default=[], metavar="LAYOUT", help=f"a fixed layout, repeatable: {EXAMPLES}"
     )
@@ -64,11 +65,11 @@ def _add_hardware(parser: ArgumentParser) -> None:
     group.add_argument("--dtype", default="auto", metavar="TYPE", help=f"of the weights: {', '.join(WEIGHTS)}")
     group.add_argument("--kv-dtype", default="auto", metavar="TYPE", help="of the KV cache, e.g. fp8; auto: the model's own")
     group.add_argument(
-        "--max-num-seqs", type=int, default=MAX_NUM_SEQS, metavar="N", help=f"as vLLM's, default {MAX_NUM_SEQS}"
+        "--max-num-seqs", type=whole, default=MAX_NUM_SEQS, metavar="N", help=f"as vLLM's, default {MAX_NUM_SEQS}"
     )
     group.add_argument(
         "--max-num-batched-tokens",
-        type=int,
+        type=whole,
         default=MAX_NUM_BATCHED_TOKENS,
         metavar="N",
         help=f"as vLLM's, default {MAX_NUM_BATCHED_TOKENS}",
@@ -78,27 +79,27 @@ def _add_hardware(parser: ArgumentParser) -> None:
 def _add_traffic(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("traffic: a trace, or lengths and a rate")
     group.add_argument("--trace", type=Path, metavar="FILE", help="Azure CSV, Mooncake JSONL or Twinpool JSONL")
-    group.add_argument("--limit", type=int, metavar="N", help="only the first N requests of the trace")
-    group.add_argument("--scale-rate", type=float, default=1.0, metavar="X", help="X times as fast as recorded")
-    group.add_argument("--input", type=int, metavar="TOKENS", help="mean prompt length")
-    group.add_argument("--output", type=int, metavar="TOKENS", help="mean answer length")
-    group.add_argument("--rate", type=float, metavar="R", help="requests per second; not needed with --saturate")
-    group.add_argument("--length-cv", type=float, default=0.0, metavar="CV", help="of log-normal lengths; default 0: equal")
+    group.add_argument("--limit", type=whole, metavar="N", help="only the first N requests of the trace")
+    group.add_argument("--scale-rate", type=real, default=1.0, metavar="X", help="X times as fast as recorded")
+    group.add_argument("--input", type=whole, metavar="TOKENS", help="mean prompt length")
+    group.add_argument("--output", type=whole, metavar="TOKENS", help="mean answer length")
+    group.add_argument("--rate", type=real, metavar="R", help="requests per second; not needed with --saturate")
+    group.add_argument("--length-cv", type=real, default=0.0, metavar="CV", help="of log-normal lengths; default 0: equal")
     group.add_argument("--arrival", default="poisson", metavar="KIND", help=f"one of {', '.join(ARRIVAL_KINDS)}")
-    group.add_argument("--cv", type=float, default=1.0, metavar="CV", help="of the gaps with --arrival gamma")
+    group.add_argument("--cv", type=real, default=1.0, metavar="CV", help="of the gaps with --arrival gamma")
     group.add_argument(
-        "--seconds", type=float, metavar="S", help=f"length of the traffic; default {SECONDS:.0f}, a trace's own"
+        "--seconds", type=real, metavar="S", help=f"length of the traffic; default {SECONDS:.0f}, a trace's own"
     )
     group.add_argument(
-        "--seeds", type=int, metavar="N", help=f"draws of the traffic, default {SEEDS}, with --saturate {SATURATE_SEEDS}"
+        "--seeds", type=whole, metavar="N", help=f"draws of the traffic, default {SEEDS}, with --saturate {SATURATE_SEEDS}"
     )
-    group.add_argument("--prefix-cached", type=int, default=0, metavar="TOKENS", help="leading tokens that engines hold")
+    group.add_argument("--prefix-cached", type=whole, default=0, metavar="TOKENS", help="leading tokens that engines hold")
 
 
 def _add_goal(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("goal")
-    group.add_argument("--slo-ttft", type=float, default=Slo.ttft_ms, metavar="MS", help="limit of TTFT, default 2000 ms")
-    group.add_argument("--slo-itl", type=float, default=Slo.itl_ms, metavar="MS", help="limit of ITL, default 50 ms")
+    group.add_argument("--slo-ttft", type=real, default=Slo.ttft_ms, metavar="MS", help="limit of TTFT, default 2000 ms")
+    group.add_argument("--slo-itl", type=real, default=Slo.itl_ms, metavar="MS", help="limit of ITL, default 50 ms")
     group.add_argument("--mode", default="compare", metavar="MODE", help=f"one of {', '.join(MODES)}; default compare")
     group.add_argument(
         "--saturate",

@@ -231,6 +231,10 @@ def test_nothing_but_the_document_is_printed_with_json(capfd: pytest.CaptureFixt
 BAD: list[tuple[tuple[str, ...], str]] = [
     (("--input", "0"), "input must be a whole number from 1 to 2,000,000, got 0"),
     (("--input", "-5"), "input must be"),
+    (("--input", "nan"), "input must be a whole number from 1 to 2,000,000, got 'nan'"),
+    (("--input", "1e30"), "input must be a whole number from 1 to 2,000,000, got '1e30'"),
+    (("--rate", "fast"), "rate must be above 0 and at most 100,000 requests/s, got 'fast'"),
+    (("--gpus", "1.5"), "gpus must be a whole number from 1 to 4,096, got '1.5'"),
     (("--output", "0"), "output must be"),
     (("--output", "99999999999"), "output must be"),
     (("--rate", "nan"), "rate must be above 0 and at most 100,000 requests/s, got nan"),

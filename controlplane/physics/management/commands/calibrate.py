@@ -3,44 +3,52 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.common.files import read_document
 from controlplane.core.calibration import Calibration, calibration_document
+from controlplane.core.forecast import ForecastRefused
 from controlplane.core.gpus import UnknownGpu
+from controlplane.core.layout import MAX_TENSOR_PARALLEL
 from controlplane.core.modelconfig import ConfigRefused, read_shape
 from controlplane.core.perf import DoesNotFit
+from controlplane.physics import checks
 from controlplane.physics.calibration import CannotCalibrate, calibrate
 from controlplane.physics.catalog import read_config
+from controlplane.physics.commandline import PhysicsCommand, check_writable, real, whole
 from controlplane.physics.enginemetrics import BadMetrics, EnginePage
+from controlplane.physics.forecasttable import printable
 from controlplane.physics.scraping import read_pages, watch
 
 LONGEST_S = 24 * 3600.0
+SHORTEST_INTERVAL_S = 0.05
 
 
-class Command(BaseCommand):
+class Command(PhysicsCommand):
     help = "Fit the performance model's constants to an engine's own metrics, while it serves or from saved pages."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--metrics", required=True, nargs="+", metavar="URL|FILE", help="one address, or pages in order")
         parser.add_argument("--config", required=True, help="the model's config.json, or the name of one that ships")
         parser.add_argument("--gpu", required=True, help="kind of the engine's GPUs; cpu: vLLM on a processor")
-        parser.add_argument("--tp", type=int, default=1, help="GPUs of the engine (tensor parallelism)")
+        parser.add_argument("--tp", type=whole, default=1, help="GPUs of the engine (tensor parallelism)")
         parser.add_argument("--key-file", type=Path, help="file with the engine's key")
-        parser.add_argument("--seconds", type=float, default=60.0, help="how long to watch an address")
-        parser.add_argument("--interval", type=float, default=0.5, help="seconds between scrapes")
+        parser.add_argument("--seconds", type=real, default=60.0, help="how long to watch an address")
+        parser.add_argument("--interval", type=real, default=0.5, help="seconds between scrapes")
         parser.add_argument("--output", type=Path, metavar="FILE", help="write the calibration there, for `forecast`")
         parser.add_argument("--json", action="store_true", help="print the calibration as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["output"]:
+            check_writable(options["output"], "--output")
         try:
+            checks.whole("tp", options["tp"], 1, MAX_TENSOR_PARALLEL)
             shape = read_shape(read_config(options["config"]))
             calibration = calibrate([_pages(options)], shape, options["gpu"], options["tp"])
-        except (BadMetrics, CannotCalibrate, ConfigRefused, DoesNotFit, UnknownGpu) as problem:
+        except (BadMetrics, CannotCalibrate, ConfigRefused, DoesNotFit, ForecastRefused, UnknownGpu) as problem:
             raise CommandError(str(problem)) from problem
         document = json.dumps(calibration_document(calibration), indent=2)
         if options["output"]:
@@ -60,10 +68,10 @@ def _pages(options: dict[str, Any]) -> list[EnginePage]:
         return read_pages([Path(source) for source in sources])
     if len(sources) > 1:
         raise CommandError("give one address alone: a calibration is of one engine")
-    if not (math.isfinite(seconds) and 0 < seconds <= LONGEST_S):
-        raise CommandError(f"--seconds must lie above 0 and at most at {LONGEST_S:.0f}, got {seconds:g}")
-    if not (math.isfinite(interval_s) and 0.05 <= interval_s <= seconds):
-        raise CommandError(f"--interval must lie between 0.05 and --seconds ({seconds:g}), got {interval_s:g}")
+    checks.positive("seconds", seconds, LONGEST_S, "s")
+    checks.positive("interval", interval_s, seconds, "s")
+    if interval_s < SHORTEST_INTERVAL_S:
+        raise CommandError(f"interval must be at least {SHORTEST_INTERVAL_S} s, got {interval_s:g}")
     return watch(addresses[0], seconds, interval_s, _key(options["key_file"]))
 
 
@@ -86,7 +94,7 @@ def table(calibration: Calibration) -> str:
     constants, sample = calibration.constants, calibration.sample
     open_ = set(calibration.uncertain)
     lines = [
-        f"{calibration.model} on {calibration.tensor_parallel} x {calibration.gpu}: {sample.windows} windows, "
+        f"{printable(calibration.model)} on {calibration.tensor_parallel} x {calibration.gpu}: {sample.windows} windows, "
         f"{sample.seconds:.0f} s, {sample.steps:,} steps, {sample.prompt_tokens:,} prompt tokens computed, "
         f"{sample.output_tokens:,} generated",
     ]

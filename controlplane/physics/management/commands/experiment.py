@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from controlplane.physics.commandline import check_writable, progress
+from controlplane.physics.commandline import PhysicsCommand, check_writable, progress
 from controlplane.physics.experiments import fieldpage
 from controlplane.physics.experiments.fieldrows import Finding, findings
 from controlplane.physics.experiments.fieldstory import field_story
@@ -19,9 +19,8 @@ EXPERIMENTS = ("field-story",)
 WIDTH = 118
 
 
-class Command(BaseCommand):
+class Command(PhysicsCommand):
     help = "Run a documented experiment (docs/experiments/): what the models give beside what was measured elsewhere."
-    requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", choices=EXPERIMENTS, help="which one; field-story takes about a minute")

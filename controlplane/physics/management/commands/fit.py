@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.physics import accuracy, split_accuracy
+from controlplane.physics.commandline import PhysicsCommand
 from controlplane.physics.fitting_errors import current_errors, misses, stack_errors
 from controlplane.physics.refit import refit
 
@@ -19,7 +20,7 @@ CURRENT_MISS = 0.05
 STACK_MISS = 0.15
 
 
-class Command(BaseCommand):
+class Command(PhysicsCommand):
     help = (
         "Refit the coefficients of the phase model, print its errors on fitted and on held-out phases, and write "
         f"{DOCUMENT}. Coefficients that differ from core/gpus.py are named; change them there and run it again."

@@ -8,7 +8,7 @@ from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.core.forecast import ForecastRefused
 from controlplane.core.gpus import UnknownGpu
@@ -16,7 +16,7 @@ from controlplane.core.layout import LayoutRefused
 from controlplane.core.modelconfig import ConfigRefused
 from controlplane.core.perf import DoesNotFit
 from controlplane.physics import forecastoptions, page
-from controlplane.physics.commandline import check_writable, progress
+from controlplane.physics.commandline import PhysicsCommand, check_writable, progress
 from controlplane.physics.forecasting import forecast
 from controlplane.physics.forecastrows import sheet
 from controlplane.physics.forecasttable import printable, rendered
@@ -34,9 +34,8 @@ What the figures mean, what they leave out, and how traces are written: docs/for
 """
 
 
-class Command(BaseCommand):
+class Command(PhysicsCommand):
     help = "Forecast latency, goodput, GPU activity and cost of a model on GPUs, served whole and split."
-    requires_system_checks = ()
 
     def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
         return super().create_parser(

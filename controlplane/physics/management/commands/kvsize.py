@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.core.configfields import DTYPE_BYTES, ConfigRefused
 from controlplane.core.forecast import ForecastRefused
 from controlplane.core.kvsize import PACKED_LATENT
 from controlplane.physics.catalog import config_names, read_config
+from controlplane.physics.commandline import PhysicsCommand, whole
 from controlplane.physics.sizes import DEFAULT_TOKENS, size_document
 
 _EACH = (
@@ -27,32 +28,25 @@ _TOGETHER = (
 )
 
 
-class Command(BaseCommand):
+class Command(PhysicsCommand):
     help = "Sizes of a model's KV cache and weights, and its work per token, from its config.json."
 
     def add_arguments(self, parser: CommandParser) -> None:
         types = ", ".join((*sorted(DTYPE_BYTES), PACKED_LATENT))
         parser.add_argument("--config", required=True, help=f"a config.json, or one of {', '.join(config_names())}")
         parser.add_argument("--dtype", default="auto", help=f"type of the KV cache: auto (the model's own), {types}")
-        parser.add_argument("--tokens", default=DEFAULT_TOKENS, help=f"length of a request, default {DEFAULT_TOKENS}")
-        parser.add_argument("--tp", help="also what one GPU of so many holds (tensor parallel)")
+        parser.add_argument(
+            "--tokens", type=whole, default=DEFAULT_TOKENS, help=f"length of a request, default {DEFAULT_TOKENS}"
+        )
+        parser.add_argument("--tp", type=whole, help="also what one GPU of so many holds (tensor parallel)")
         parser.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            tp = None if options["tp"] is None else _number(options["tp"])
-            sizes = size_document(read_config(options["config"]), options["dtype"], _number(options["tokens"]), tp)
+            sizes = size_document(read_config(options["config"]), options["dtype"], options["tokens"], options["tp"])
         except (ConfigRefused, ForecastRefused) as refused:
             raise CommandError(str(refused)) from None
         self.stdout.write(json.dumps(sizes, indent=2) if options["json"] else _table(sizes, options["config"]))
-
-
-def _number(text: str | int) -> Any:
-    """A whole number; what is none goes on as it is, so that it is refused by the name of its option like any other."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
 
 
 def _table(sizes: dict[str, Any], config: str) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from controlplane.core.configfields import ConfigRefused
 from controlplane.core.forecast import ForecastRefused
 from controlplane.core.gpus import GPUS, STACKS, UnknownGpu
 from controlplane.core.perf import DoesNotFit
 from controlplane.physics.catalog import config_names, read_config
+from controlplane.physics.commandline import PhysicsCommand, whole
 from controlplane.physics.phases import WEIGHTS, Question, phase_document
 
 _LINES = (
@@ -25,20 +26,20 @@ _LINES = (
 )
 
 
-class Command(BaseCommand):
+class Command(PhysicsCommand):
     help = "Time and activity of one prefill or decode step of a model on GPUs of one kind."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--config", required=True, help=f"a config.json, or one of {', '.join(config_names())}")
         parser.add_argument("--gpu", required=True, help=", ".join(GPUS))
-        parser.add_argument("--tp", type=_count, default=1, help="GPUs of the engine (tensor parallel)")
+        parser.add_argument("--tp", type=whole, default=1, help="GPUs of the engine (tensor parallel)")
         parser.add_argument("--dtype", default="auto", help=f"type of weights and products: {', '.join(WEIGHTS)}")
         parser.add_argument("--kv-dtype", default="auto", help="type of the KV cache, e.g. fp8; auto: the model's own")
         phase = parser.add_mutually_exclusive_group(required=True)
-        phase.add_argument("--prefill", type=_count, metavar="TOKENS", help="a prefill of this many new tokens per prompt")
-        phase.add_argument("--decode", type=_count, metavar="CONTEXT", help="a decode with this context per sequence")
-        parser.add_argument("--batch", type=_count, default=1, help="prompts or sequences in the step")
-        parser.add_argument("--past", type=_count, default=0, help="tokens of each prompt that are cached already")
+        phase.add_argument("--prefill", type=whole, metavar="TOKENS", help="a prefill of this many new tokens per prompt")
+        phase.add_argument("--decode", type=whole, metavar="CONTEXT", help="a decode with this context per sequence")
+        parser.add_argument("--batch", type=whole, default=1, help="prompts or sequences in the step")
+        parser.add_argument("--past", type=whole, default=0, help="tokens of each prompt that are cached already")
         parser.add_argument("--stack", default="current", help=f"serving software: {', '.join(STACKS)}")
         parser.add_argument("--json", action="store_true")
 
@@ -64,14 +65,6 @@ class Command(BaseCommand):
         except (ConfigRefused, UnknownGpu, DoesNotFit, ForecastRefused) as refused:
             raise CommandError(str(refused)) from None
         self.stdout.write(json.dumps(found, indent=2) if options["json"] else _table(found, options["config"]))
-
-
-def _count(text: str) -> int | str:
-    """A whole number; what is none goes on as it is, so that it is refused by the name of its option like any other."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
 
 
 def _table(found: dict[str, Any], config: str) -> str:
