@@ -47,6 +47,15 @@ _CPU = _Processor(
 )
 
 
+LEAST_SHARE, MOST_SHARE = 1e-7, 1e7
+MOST_STEP_S = 3600.0
+MOST_REQUEST_S = 3600.0
+MOST_TENSOR_PARALLEL = 1024
+MOST_TOKENS = 1 << 40
+LONGEST_NAME = 512
+"""Of what a fit can find. Beyond, a file was made by hand, and a forecast's times would pass what numbers can hold."""
+
+
 @dataclass(frozen=True)
 class Constants:
     """Those of `gpus.Efficiency` that an engine's metrics can tell. Raises ValueError."""
@@ -64,11 +73,11 @@ class Constants:
 
     def __post_init__(self) -> None:
         for name in ("linear", "attention", "kv"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be a positive number, got {getattr(self, name)}")
+            if not LEAST_SHARE <= getattr(self, name) <= MOST_SHARE:
+                raise ValueError(f"{name} must be from {LEAST_SHARE:g} to {MOST_SHARE:g}, got {getattr(self, name)}")
         for name in ("step_s", "sequence_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be 0 or more seconds, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) <= MOST_STEP_S:
+                raise ValueError(f"{name} must be from 0 to {MOST_STEP_S:g} s, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,10 @@ class Errors:
     median: float
     p90: float
     windows: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.median < math.inf and 0 <= self.p90 < math.inf):
+            raise ValueError(f"median and p90 must be 0 or more, got {self.median} and {self.p90}")
 
 
 @dataclass(frozen=True)
@@ -115,14 +128,16 @@ class Calibration:
     def __post_init__(self) -> None:
         if self.version != VERSION:
             raise ValueError(f"version {self.version} is not known; this release reads version {VERSION}")
-        if not 0 <= self.request_s < math.inf:
-            raise ValueError(f"request_s must be 0 or more seconds, got {self.request_s}")
-        if self.tensor_parallel < 1:
-            raise ValueError(f"tensor_parallel must be at least 1, got {self.tensor_parallel}")
+        if len(self.model) > LONGEST_NAME:
+            raise ValueError(f"model must have at most {LONGEST_NAME} characters")
+        if not 0 <= self.request_s <= MOST_REQUEST_S:
+            raise ValueError(f"request_s must be from 0 to {MOST_REQUEST_S:g} s, got {self.request_s}")
+        if not 1 <= self.tensor_parallel <= MOST_TENSOR_PARALLEL:
+            raise ValueError(f"tensor_parallel must be from 1 to {MOST_TENSOR_PARALLEL}, got {self.tensor_parallel:g}")
         for name in ("kv_tokens", "block_size"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            if value is not None and not 1 <= value <= MOST_TOKENS:
+                raise ValueError(f"{name} must be from 1 to {MOST_TOKENS:,}, got {value:g}")
         base_gpu(self.gpu)
 
     def notes(self, tensor_parallel: int) -> list[str]:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.core.calibration import LONGEST_NAME
+
 STEPS = "vllm:iteration_tokens_total"
 ITL = "vllm:inter_token_latency_seconds"
 TTFT = "vllm:time_to_first_token_seconds"
@@ -26,6 +28,8 @@ USAGE = "vllm:kv_cache_usage_perc"
 CACHE = "vllm:cache_config_info"
 
 _WANTED = (STEPS, ITL, TTFT, QUEUE, PREFILL, DECODE, PROMPTS, ANSWERS)
+MOST = 1e15
+"""That any count, or seconds, of a real engine can come to."""
 _SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*$", re.ASCII)
 _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"', re.ASCII)
 
@@ -70,9 +74,9 @@ def read_engine_page(text: str, at_s: float | None = None, source: str = "the pa
         value = _number(found["value"], line, source)
         if value is None:
             continue
-        model = model or labels.get("model_name", "")
+        model = model or labels.get("model_name", "")[:LONGEST_NAME]
         if name == f"{STEPS}_bucket":
-            bound = float(labels.get("le", "nan"))
+            bound = _bound(labels.get("le", ""), line, source)
             buckets[bound] = buckets.get(bound, 0.0) + value
         elif not name.endswith("_bucket"):
             key = f"{name}/{labels.get('source', '')}" if name == BY_SOURCE else name
@@ -88,19 +92,26 @@ def read_engine_page(text: str, at_s: float | None = None, source: str = "the pa
     return EnginePage(at_s, figures, buckets, model, tokens, block)
 
 
+def _bound(text: str, line: str, source: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BadMetrics(f"{source}: {line[:80]!r} has no bound; give a whole /metrics page") from None
+
+
 def _number(text: str, line: str, source: str) -> float | None:
     """None for NaN, which is Prometheus' "no value"."""
     try:
         value = float(text)
     except ValueError:
         raise BadMetrics(f"{source}: {line[:80]!r} has no number") from None
-    if value < 0 or math.isinf(value):
-        raise BadMetrics(f"{source}: {line[:80]!r} cannot be: counts and seconds are finite and not negative")
+    if value < 0 or value > MOST:
+        raise BadMetrics(f"{source}: {line[:80]!r} cannot be: counts and seconds are from 0 to {MOST:g}")
     return None if math.isnan(value) else value
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() and 0 < int(text) < 1 << 40 else None
+    return int(text) if text and re.fullmatch(r"0*[1-9]\d{0,11}", text, re.ASCII) and len(text) < 100 else None
 
 
 @dataclass(frozen=True)
@@ -144,13 +155,33 @@ class Window:
         """Mean number of sequences in the steps that decode: all but the prefills that met none (Poisson arrivals)."""
         return max(1.0, self.gaps / max(1.0, self.steps - self.prefill_steps * math.exp(-self.decoding)))
 
+    def check(self) -> None:
+        """Raises BadMetrics for figures that no engine can have had together, of which no model can be made."""
+        prefills, finished = self.prefill_steps or 1.0, self.finished or 1.0
+        for what, figure, most in (
+            ("prompts in a step", self.first_tokens / prefills, 1e4),
+            ("prompt tokens computed in a step", self.computed_tokens / prefills, 1e7),
+            ("sequences that decode", max(self.decoding, self.sequences), 1e5),
+            ("tokens of a sequence", self.context_each or 0.0, 1e8),
+            ("tokens of a prompt", self.finished_prompt_tokens / finished, 1e8),
+            ("tokens of an answer", self.finished_output_tokens / finished, 1e8),
+            ("prompt tokens computed to all", self.computed_tokens / (self.prompt_tokens or math.inf), 1e3),
+        ):
+            if figure > most:
+                raise BadMetrics(
+                    f"the pages do not fit together: {figure:,.3g} {what}; give pages of one engine as they were scraped"
+                )
+
 
 def windows(pages: Sequence[EnginePage]) -> list[Window]:
     """What happened between each page and the next. Windows without a step are left out. Raises BadMetrics when a counter
     went back: the engine was started anew in between, or the pages are of different engines or in the wrong order."""
     most_running = max((page.get(RUNNING) for page in pages), default=0.0)
     found = [_window(before, after, most_running) for before, after in itertools.pairwise(pages)]
-    return [window for window in found if window.steps]
+    told = [window for window in found if window.steps]
+    for window in told:
+        window.check()
+    return told
 
 
 def _window(before: EnginePage, after: EnginePage, most_running: float) -> Window:
@@ -196,7 +227,8 @@ def _prefill_steps(
     edge = min((bound for bound in after.step_buckets if bound >= max(8.0, most_running)), default=math.inf)
     if not first_tokens or not math.isfinite(edge) or computed / first_tokens <= edge:
         return min(first_tokens, steps)
-    return steps - (after.step_buckets[edge] - before.step_buckets.get(edge, 0.0))
+    short = after.step_buckets[edge] - before.step_buckets.get(edge, 0.0)
+    return min(steps, max(0.0, steps - short))
 
 
 def _context_each(before: EnginePage, after: EnginePage) -> float | None:

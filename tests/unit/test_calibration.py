@@ -99,12 +99,17 @@ def test_a_calibration_is_the_same_after_it_was_written_and_read(found: Calibrat
     [
         ({"version": 2}, "version 2 is not known"),
         ({"gpu": "abacus"}, "'abacus' is not known"),
-        ({"tensor_parallel": 0}, "tensor_parallel must be at least 1"),
-        ({"constants": {"linear": 0, "attention": 1, "kv": 1, "step_s": 0, "sequence_s": 0}}, "linear must be a positive"),
+        ({"tensor_parallel": 0}, "tensor_parallel must be from 1 to 1024"),
+        ({"constants": {"linear": 0, "attention": 1, "kv": 1, "step_s": 0, "sequence_s": 0}}, "linear must be from 1e-07"),
         ({"constants": {"linear": 1, "attention": 1, "kv": 1, "step_s": float("nan"), "sequence_s": 0}}, "step_s"),
+        ({"constants": {"linear": 1, "attention": 1e-320, "kv": 1, "step_s": 0, "sequence_s": 0}}, "attention must be from"),
+        ({"constants": {"linear": 1, "attention": 1, "kv": 1, "step_s": 0, "sequence_s": 1e308}}, "sequence_s must be from"),
+        ({"errors": {"itl": {"median": -1.0, "p90": 1.0, "windows": 1}}}, "median and p90 must be 0 or more"),
+        ({"model": "m" * 600}, "at most 512 characters"),
+        ({"tensor_parallel": 10**30}, "tensor_parallel must be from"),
         ({"constants": None}, "constants"),
-        ({"kv_tokens": 0}, "kv_tokens must be at least 1"),
-        ({"request_s": -1.0}, "request_s must be 0 or more"),
+        ({"kv_tokens": 0}, "kv_tokens must be from 1"),
+        ({"request_s": -1.0}, "request_s must be from 0"),
     ],
 )
 def test_a_document_that_cannot_be_is_refused_by_field(found: Calibration, change: dict[str, Any], problem: str) -> None:
@@ -130,8 +135,36 @@ def test_pages_in_the_wrong_order_are_refused(pages: list[EnginePage]) -> None:
         ("vllm:num_requests_running 1.0.0", "has no number"),
         ("vllm:num_requests_running -1", "cannot be"),
         ("vllm:num_requests_running +Inf", "cannot be"),
+        ("vllm:num_requests_running 1e300", "cannot be"),
+        ('vllm:iteration_tokens_total_bucket{le="many"} 1', "has no bound"),
     ],
 )
 def test_a_page_that_is_no_engines_is_refused(page: str, problem: str) -> None:
     with pytest.raises(BadMetrics, match=problem):
         read_engine_page(page)
+
+
+def test_a_cache_of_absurd_size_is_not_known() -> None:
+    settings = settings_of(spec(), 0, "h", 1, 2)
+    page = VirtualFleet(settings).engines[0].metrics_page().replace('num_gpu_blocks="', 'num_gpu_blocks="' + "9" * 5000)
+    assert read_engine_page(page).kv_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("vllm:time_to_first_token_seconds_count", 1e14, "prompts in a step"),
+        ("vllm:prompt_tokens_by_source_total/local_compute", 1e14, "prompt tokens computed"),
+        ("vllm:inter_token_latency_seconds_sum", 1e14, "sequences that decode"),
+        ("vllm:request_prompt_tokens_sum", 1e14, "tokens of a prompt"),
+        ("vllm:request_generation_tokens_sum", 1e14, "tokens of an answer"),
+        ("vllm:kv_cache_usage_perc", 1e14, "tokens of a sequence"),
+    ],
+)
+def test_figures_that_no_engine_can_have_had_are_refused(
+    pages: list[EnginePage], name: str, value: float, problem: str
+) -> None:
+    assert name in pages[9].figures
+    odd = replace(pages[9], figures={**pages[9].figures, name: value})
+    with pytest.raises(BadMetrics, match=f"do not fit together: .* {problem}"):
+        calibrate([[pages[3], odd]], SHAPE, "h100-sxm", 1)
