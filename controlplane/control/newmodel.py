@@ -167,7 +167,7 @@ def _plain_problems(new: NewModel) -> Iterator[str]:
 
 def _split_problems(new: NewModel, shape: Shape) -> Iterator[str]:
     """Tensor parallelism gives each GPU the same number of heads, and whole KV heads or copies of one."""
-    fitting = [degree for degree in range(1, MAX_TENSOR_PARALLEL + 1) if shape.splits_over(degree)]
+    fitting = shape.degrees(MAX_TENSOR_PARALLEL)
     for pool in new.pools:
         if 1 <= pool.tensor_parallel <= MAX_TENSOR_PARALLEL and pool.tensor_parallel not in fitting:
             yield (
