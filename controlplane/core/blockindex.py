@@ -44,10 +44,11 @@ class Cache:
         """The engine holds another block. One that there is no room for is left out, and what is known is a part."""
         if hash in self._keys:
             self._copies[hash] = self._copies.get(hash, 0) + 1
-        elif len(self._keys) >= self._index.limit():
+        elif self._index.is_full_for(self):
             self.whole = False
         else:
             self._keys[hash] = key
+            self._index.total += 1
             holders = self._index.holders
             holders[key] = holders.get(key, 0) | self._bit
 
@@ -60,12 +61,14 @@ class Cache:
             return
         key = self._keys.pop(hash, None)
         if key is not None:
+            self._index.total -= 1
             self._let_go(key)
 
     def clear(self) -> None:
         """The engine holds nothing, or nothing that is known."""
         for key in self._keys.values():
             self._let_go(key)
+        self._index.total -= len(self._keys)
         self._keys.clear()
         self._copies.clear()
 
@@ -83,6 +86,8 @@ class BlockIndex:
 
     def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
         self.max_blocks = max_blocks
+        self.total = 0
+        """Blocks of all engines together."""
         self.holders: dict[int, int] = {}
         """Key -> the bits of the engines that hold it; never 0."""
         self.caches: dict[str, Cache] = {}
@@ -101,9 +106,10 @@ class BlockIndex:
         cache.clear()
         del self._by_bit[cache._bit]
 
-    def limit(self) -> int:
-        """The most blocks that one cache may have here."""
-        return self.max_blocks // max(1, len(self.caches))
+    def is_full_for(self, cache: Cache) -> bool:
+        """Whether there is no room for one more. Each engine's equal share of the whole is always free for it, whatever
+        others have taken, so there may be up to twice `max_blocks`."""
+        return self.total >= self.max_blocks and len(cache) * len(self.caches) >= self.max_blocks
 
     def match(self, keys: Sequence[int]) -> Mapping[str, int]:
         """How many of a prompt's first blocks each engine holds; engines that hold none are left out."""
@@ -127,7 +133,3 @@ class BlockIndex:
             bit = bits & -bits
             found[self._by_bit[bit].name] = depth
             bits ^= bit
-
-    def __len__(self) -> int:
-        """Blocks of all engines together."""
-        return sum(map(len, self.caches.values()))

@@ -16,7 +16,7 @@ from controlplane.indexer import blocks
 from controlplane.indexer.events import BadBatch, Cleared, Event, Removed, Stored, read
 
 MAX_ENGINES = 1024
-MAX_HELD = 2000
+MAX_HELD_BYTES = 64 << 20
 """Batches of one engine that wait for what was missed."""
 FORGET_S = 600.0
 """An engine that no router knows is forgotten when it has been silent for this long."""
@@ -48,6 +48,8 @@ class Following:
     """When a router told of that incarnation."""
     waiting: list[tuple[int, bytes]] | None = None
     """Batches after a gap that is being asked about."""
+    waiting_bytes: int = 0
+    in_tables: bool = False
 
 
 class Caches:
@@ -64,7 +66,7 @@ class Caches:
         """A batch, in the order in which they come."""
         known = self.followed.get(engine)
         if known is None:
-            if len(self.followed) >= MAX_ENGINES:
+            if len(self.followed) >= MAX_ENGINES and not self._make_room():
                 return
             known = self.followed[engine] = Following(self.index.add(engine), now, began_at=now)
             known.cache.whole = True
@@ -72,7 +74,8 @@ class Caches:
         self.counters.batches += 1
         if known.waiting is not None and number >= known.next:
             known.waiting.append((number, payload))
-            if len(known.waiting) > MAX_HELD:
+            known.waiting_bytes += len(payload)
+            if known.waiting_bytes > MAX_HELD_BYTES:
                 self.repeated(engine, [], now)
             return
         if number < known.next:
@@ -84,7 +87,7 @@ class Caches:
         if number > known.next:
             self.counters.gaps += 1
             if self._on_gap(engine, known.next):
-                known.waiting = [(number, payload)]
+                known.waiting, known.waiting_bytes = [(number, payload)], len(payload)
                 return
             self._forget(known, now)
         self._take(known, number, payload, now)
@@ -101,6 +104,18 @@ class Caches:
             if number > known.next:
                 self._forget(known, now)
             self._take(known, number, payload, now)
+
+    def _make_room(self) -> bool:
+        """Forgets the engine that no router knows and that has been silent longest."""
+        strangers = [name for name, known in self.followed.items() if not known.in_tables]
+        if not strangers:
+            return False
+        self._drop(min(strangers, key=lambda name: self.followed[name].heard_at))
+        return True
+
+    def _drop(self, engine: str) -> None:
+        self.index.drop(engine)
+        del self.followed[engine]
 
     def _take(self, known: Following, number: int, payload: bytes, now: float) -> None:
         known.next = number + 1
@@ -173,9 +188,9 @@ class Caches:
                 self._forget(known, now)
             known.incarnation, known.learnt_at = incarnation, now
         for engine, known in list(self.followed.items()):
+            known.in_tables = engine in incarnations
             if engine not in incarnations and now - known.heard_at > FORGET_S:
-                self.index.drop(engine)
-                del self.followed[engine]
+                self._drop(engine)
 
     # --- look-ups ---
 

@@ -15,7 +15,7 @@ import msgpack
 
 from controlplane.indexer.blocks import ID_CODE
 
-MAX_BATCH_BYTES = 32 << 20
+MAX_BATCH_BYTES = 8 << 20
 MAX_BLOCK_TOKENS = 4096
 MAX_NAME = 1024
 _KINDS = (None, "full_attention", "mla_attention")

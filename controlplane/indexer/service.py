@@ -82,7 +82,7 @@ class Router(asyncio.Protocol):
 
 
 class Service:
-    """Raises OSError (zmq.ZMQError is one) if `endpoint` cannot be bound."""
+    """Raises OSError if `endpoint` cannot be bound."""
 
     def __init__(self, endpoint: str, max_blocks: int, replays: Mapping[str, str]) -> None:
         self.caches = Caches(BlockIndex(max_blocks), self._gap)
@@ -102,9 +102,9 @@ class Service:
         self._reading = False
         try:
             self._events.bind(endpoint)
-        except zmq.ZMQError:
+        except zmq.ZMQError as error:
             self.close()
-            raise
+            raise OSError(error.errno, error.strerror) from error
         self.endpoint = self._events.getsockopt_string(zmq.LAST_ENDPOINT)
 
     async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
@@ -240,9 +240,9 @@ class Service:
             "refused": counters.refused,
             "gaps": counters.gaps,
             "restarts": counters.restarts,
-            "blocks": len(self.caches.index),
+            "blocks": self.caches.index.total,
             "engines": {
-                name: {"blocks": len(each.cache), "whole": each.cache.whole, "next": each.next}
+                name: {"blocks": len(each.cache), "whole": each.cache.whole and each.waiting is None, "next": each.next}
                 for name, each in self.caches.followed.items()
             },
         }

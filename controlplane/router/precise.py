@@ -34,8 +34,6 @@ MAX_BODY_BYTES = 4 << 20
 """A larger body is not asked about."""
 SETTLE_S = 1.0
 """Between an engine's storing a block and its being known here, at most."""
-QUEUE_S = 60.0
-"""As long as an engine computes prompts, what was sent so long ago may not have been computed yet."""
 SLACK = 512
 """Tokens that an engine may find beyond what was foretold, computed for others meanwhile, before that counts as wrong."""
 LEAST_RIGHT = 0.5
@@ -129,8 +127,9 @@ class Precise(asyncio.Protocol):
                 cached[id] = told.tokens
 
     def _on_its_way_s(self, x: Exchange, holder: Holder) -> float:
-        busy = any(e.holder is holder and e.load.prefill_tokens for e in x.model.engines)
-        return QUEUE_S if busy else SETTLE_S
+        """What was sent longer ago has been computed, and told: twice the time that the prompts ahead need."""
+        queue_s = next((e.load.prefill_tokens / e.rates.prefill for e in x.model.engines if e.holder is holder), 0.0)
+        return SETTLE_S + 2.0 * queue_s
 
     def check(self, x: Exchange, engine: Engine, tokens: int) -> bool:
         """The engine had `tokens` of the prompt in its cache. False if that was foretold by the router's own index alone."""
