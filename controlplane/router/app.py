@@ -26,6 +26,7 @@ from controlplane.router.paths import ENDPOINTS, Endpoint, normalise, query_valu
 from controlplane.router.peers import Peers
 from controlplane.router.probes import answers_health, probe
 from controlplane.router.reading import ClientRequest
+from controlplane.router.record import Sampler
 from controlplane.router.siblings import Siblings
 from controlplane.router.upstream import Fault
 from controlplane.router.watches import Watches
@@ -70,7 +71,9 @@ class Router:
         self.ledger = Ledger()
         self.counters = Counters()
         self.retries = RetryBudget(limits)
+        self.sampler = Sampler(limits.rows_per_s)
         self.watches = Watches(self.spawn, limits)
+        self.proofs = readiness.Proofs(self.spawn, self.engine_failed, limits)
         self.ids_in_use: set[bytes] = set()
         self.clients: set[ClientConnection] = set()
         self.stopping = False
@@ -93,6 +96,7 @@ class Router:
 
     def apply(self, table: RoutingTable) -> None:
         self.directory.apply(table)
+        self.counters.keep({engine.route.id for engine in self.directory.all_engines()})
         self.quotas.apply(table)
         if self.siblings is not None:
             self.siblings.bind(self.directory.all_engines())
@@ -195,6 +199,8 @@ class Router:
                 request.keep_alive = False
             exchange = Exchange(self, client, request, path, endpoint == "generate")
             client.task = self.spawn(exchange.run())
+        elif endpoint == "ready":
+            client.task = self.spawn(self._say_ready(client, request))
         else:
             self._own_answer(client, request, endpoint)
 
@@ -238,6 +244,10 @@ class Router:
         route = answers.route(Path.NONE, error.reason)
         self.write_error(client, error, id, route, not request.keep_alive, extra, head_only=request.method == "HEAD")
         client.finish()
+
+    async def _say_ready(self, client: ClientConnection, request: ClientRequest) -> None:
+        await self.proofs.seek(self.directory)
+        self._own_answer(client, request, "ready")
 
     def _own_answer(self, client: ClientConnection, request: ClientRequest, endpoint: Endpoint) -> None:
         status, content_type, body = 200, answers.JSON, b""
@@ -303,6 +313,7 @@ class Router:
         self.quotas.sweep()
         self.ledger.sweep(time.time())
         self.watches.sweep(now)
+        self.sampler.sweep(passed_s)
         self.directory.index.expire(now - self.limits.index_s)
         self.directory.forget_idle()
         self.heed_peers(now)

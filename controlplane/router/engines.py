@@ -72,6 +72,8 @@ class Engine:
         """Replaced whenever it is set: a doubt about an era has ended."""
         self.lively_since = -math.inf
         """Monotonic start of the latest leg that it has answered."""
+        self.proven = False
+        """It has answered a request of this router."""
         self.breaker = Breaker(limits)
         self.pool = Pool(route.url, limits)
         self.produced = 0
@@ -149,6 +151,7 @@ class Engine:
     def proved_alive(self, leg_start: float) -> None:
         """It has answered a leg that was sent then (monotonic)."""
         self.lively_since = max(self.lively_since, leg_start)
+        self.proven = True
 
     def answered(self) -> None:
         """It did a leg as it should."""

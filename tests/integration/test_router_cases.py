@@ -578,3 +578,28 @@ async def test_health_is_good_only_with_an_engine_in_each_pool(tmp_path: Path, p
         assert await status() == 503
         await kit.apply(whole_model(d1, **MODEL))
         assert await status() == 200
+        assert [leg.body["prompt"] for leg in d1.legs] == ["ping"]
+
+
+@pytest.mark.parametrize("fault", [act.answer(503), act.close, act.answer(401), act.hang, act.garbage], ids=str)
+async def test_health_is_not_good_before_engines_have_generated(tmp_path: Path, fault: act.Act) -> None:
+    async with fakes("p1", "d1") as (p1, d1), running(tmp_path, split_model([p1], [d1], **MODEL)) as kit:
+        d1.acts = [fault]
+
+        async def page() -> Any:
+            return (await kit.client.get(kit.url + "/readyz")).json()
+
+        first = await page()
+        assert (first["status"], first["models"]["mock"]["missing"]) == ("not ready", ["decode"])
+        d1.drop_connections()  # the hung one fails at last
+        for _ in range(500):
+            if (await page())["status"] == "ready":
+                break
+            await asyncio.sleep(0.05)
+        assert (await kit.client.get(kit.url + "/health")).status_code == 200
+
+
+async def test_a_model_that_does_not_generate_may_be_ready(tmp_path: Path) -> None:
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine, **MODEL)) as kit:
+        engine.acts = [act.answer(404)]
+        assert (await kit.client.get(kit.url + "/readyz")).status_code == 200
