@@ -470,6 +470,21 @@ class RouterRow:
     dropped: int = 0
 
 
+ITL_BOUNDS_MS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 500.0, 1000.0, 3000.0)
+"""Upper bounds of RequestRow.itl_counts."""
+
+MAX_WEIGHT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Passed:
+    """An engine that could have served a leg ("prefill", "decode", "whole") and was not taken, with its score in seconds."""
+
+    leg: str
+    engine: str
+    score_s: float
+
+
 @dataclass(frozen=True)
 class RequestRow:
     """One finished request. Never holds prompts or answers. Durations are ms, None where the stage did not happen."""
@@ -484,14 +499,28 @@ class RequestRow:
     stream: bool = False
     prefill_engine: str = ""
     decode_engine: str = ""
+    queue_ms: float | None = None
+    """From its arrival until an engine was sent its first leg."""
     prefill_ms: float | None = None
     handoff_ms: float | None = None
     ttft_ms: float | None = None
     total_ms: float | None = None
     itl_ms: tuple[float, ...] = ()
     """Gaps between the first 256 chunks, in order."""
+    itl_counts: tuple[int, ...] = ()
+    """Gaps between all chunks: how many up to each of ITL_BOUNDS_MS, then how many above the last. Empty: none."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
     kv_bytes: int | None = None
     retries: int = 0
+    resumes: int = 0
+    """How often another engine had to go on with its stream."""
+    passed: tuple[Passed, ...] = ()
+    """Per leg the two best engines that were not taken, best first."""
+    weight: int = 1
+    """How many requests this row stands for: a busy router tells every so many of those that went well."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.weight <= MAX_WEIGHT:
+            raise ValueError(f"weight must be from 1 to {MAX_WEIGHT}")

@@ -55,10 +55,11 @@ class Sketch:
         self.sum = 0.0
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Sketch:
+    def of(cls, values: Iterable[float], count: float = 1.0) -> Sketch:
+        """Each of `values` counted `count` times."""
         sketch = cls()
         for value in values:
-            sketch.add(value)
+            sketch.add(value, count)
         return sketch
 
     def add(self, value: float, count: float = 1.0) -> None:

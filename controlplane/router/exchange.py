@@ -13,10 +13,9 @@ import xxhash
 
 from controlplane.core import routing
 from controlplane.core.kvindex import NO_PREFIX, Prefix
-from controlplane.core.protocol import RequestRow
 from controlplane.core.routing import Path, Reason
 from controlplane.core.scoring import Leg, Source
-from controlplane.router import admission, answers, bodies, errors, flows, identity, prefixes, usage, wholly
+from controlplane.router import admission, answers, bodies, errors, flows, identity, prefixes, record, usage, wholly
 from controlplane.router.bodies import Body
 from controlplane.router.client import ClientConnection
 from controlplane.router.engines import Engine, Model
@@ -85,6 +84,8 @@ class Exchange:
         self.cached_tokens: int | None = None
         self.prefill_ms: float | None = None
         self.prefill_end: float | None = None
+        self.sent_at: float | None = None
+        """Monotonic, when an engine was first sent a leg."""
         self.first_at: float | None = None
         self.kv_bytes: int | None = None
 
@@ -248,6 +249,7 @@ class Exchange:
         """An engine failed this request. Counts against it, and against our budgets of retries: what breaks engines must not
         be shown to all of them. Raises ApiError when one is spent; else returns when the next may be asked."""
         self.retries += 1
+        self.router.counters.faults[(engine.route.id, fault.kind)] += 1
         self.router.engine_failed(engine, fault)
         self._wary |= fault.kind == "hung"
         self.broken += fault.hard and fault.sent
@@ -259,6 +261,7 @@ class Exchange:
         """A stream broke off. What counts for the client is what it has got."""
         if self.first_at is None:
             self.first_at = relay.first_at
+        self.router.counters.faults[(engine.route.id, "stream")] += 1
         self.router.engine_failed(engine, Fault("stream"))
 
     async def trusts(self, engine: Engine) -> bool:
@@ -274,6 +277,7 @@ class Exchange:
             self.usage = usage.of_document(told if self.seam is None or told is None else self.seam.total(told))
             if outcome.cut:
                 self.outcome = "cut"
+                self.router.counters.faults[(engine.route.id, "stream")] += 1
                 self.router.engine_failed(engine, Fault("stream"))
                 return
         elif outcome.status == 200:
@@ -299,33 +303,7 @@ class Exchange:
             self._count_what_went_out(relay)
         reached = self.outcome in ("ok", "cancelled", "cut") and (self.decode_id or self.prefill_id)
         self.router.quotas.settle(self.charge, admission.tokens_used(self.usage, self.charge.tokens, bool(reached)))
-        ttft = None if self.first_at is None else self.first_at - self.started
-        if ttft is not None and self.outcome == "ok":
-            counters.saw_ttft(self.model_name, ttft)
-        self.router.telemetry.request(
-            RequestRow(
-                id=self.id.decode(),
-                model=self.model_name,
-                path=self.path.value,
-                reason=self.reason.value,
-                status=self.status,
-                outcome=self.outcome,  # type: ignore[arg-type]  # only set from the closed list
-                arrived_at=self.arrived_at,
-                stream=self.body.stream,
-                prefill_engine=self.prefill_id,
-                decode_engine=self.decode_id,
-                prefill_ms=self.prefill_ms,
-                handoff_ms=_between_ms(self.prefill_end, self.first_at),
-                ttft_ms=_between_ms(self.started, self.first_at),
-                total_ms=(now - self.started) * 1000.0,
-                itl_ms=tuple(relay.gaps_ms) if relay is not None else (),
-                prompt_tokens=self.usage.prompt,
-                output_tokens=self.usage.output,
-                cached_tokens=self.usage.cached if self.prefill_end is None else self.cached_tokens,
-                kv_bytes=self.kv_bytes,
-                retries=self.retries,
-            )
-        )
+        record.make(self, now)
 
     def _check_index(self) -> None:
         """Compares what the engine that computed the prompt had of it with what was expected, if it tells."""
@@ -344,7 +322,3 @@ class Exchange:
         if self.usage.output is None:
             counted = self.need.prompt_tokens if self.prefill_end is not None else None
             self.usage = usage.Usage(prompt=counted, output=relay.events)
-
-
-def _between_ms(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else (end - start) * 1000.0

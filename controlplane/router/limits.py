@@ -71,6 +71,8 @@ class Limits:
     room_s: float = 10.0
     """An engine is asked for the size of its KV cache so long after its first answer, and as often if it does not tell."""
 
+    rows_per_s: float = 200.0
+    """Records of requests that went well, told to the telemetry stream: of more, every so many."""
     retry_share: float = 0.2
     """Retries per request, on average over many ..."""
     retry_burst: int = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.router.counters import Page
+from controlplane.router.counters import Counters, Page
 
 if TYPE_CHECKING:
     from controlplane.router.app import Router
@@ -24,8 +24,18 @@ def render(router: Router) -> bytes:
         ],
     )
     page.family("twinpool_router_retried_total", "counter", "Requests that needed another engine.", [({}, counters.retried)])
+    page.family(
+        "twinpool_router_resumed_total",
+        "counter",
+        "Times another engine carried a broken stream on.",
+        [({}, counters.resumed)],
+    )
     page.family("twinpool_router_set_aside_total", "counter", "Times an engine was set aside.", [({}, counters.set_aside)])
     page.histogram("twinpool_router_ttft_seconds", "Arrival to first byte of good answers.", "model", counters.ttft)
+    page.histogram(
+        "twinpool_router_token_seconds", "Mean time between output tokens of good streams.", "model", counters.pace
+    )
+    _engines(page, counters)
     loads = router.loads()
     page.family(
         "twinpool_router_engine_in_flight", "gauge", "Open legs.", [({"engine": e.engine}, e.in_flight) for e in loads]
@@ -55,6 +65,12 @@ def render(router: Router) -> bytes:
         "Late answers that were held.",
         [({"result": r}, n) for r, n in counters.kv_checks.items()],
     )
+    page.family(
+        "twinpool_router_engine_era",
+        "gauge",
+        "How often the engine's prefix cache had to be left because wrong KV may be in it.",
+        [({"engine": era.engine}, era.number) for era in router.directory.eras_of_table()],
+    )
     page.family("twinpool_router_telemetry_dropped_total", "counter", "Rows nobody took.", [({}, router.telemetry.dropped)])
     if router.precise is not None:
         page.family(
@@ -72,3 +88,51 @@ def render(router: Router) -> bytes:
             [({"epoch": str(table.epoch)}, table.generation)],
         )
     return page.text()
+
+
+def _engines(page: Page, counters: Counters) -> None:
+    """Per engine, and per pair of prefill and decode engine."""
+    engines = [({"engine": id}, served) for id, served in counters.engines.items()]
+    page.family(
+        "twinpool_router_engine_answers_total",
+        "counter",
+        "Requests whose answer this engine gave or began.",
+        [(labels, served.requests) for labels, served in engines],
+    )
+    page.family(
+        "twinpool_router_engine_prompt_tokens_total",
+        "counter",
+        "Prompt tokens of those requests.",
+        [(labels, served.prompt_tokens) for labels, served in engines],
+    )
+    page.family(
+        "twinpool_router_engine_output_tokens_total",
+        "counter",
+        "Output tokens of those requests.",
+        [(labels, served.output_tokens) for labels, served in engines],
+    )
+    page.family(
+        "twinpool_router_engine_faults_total",
+        "counter",
+        "Legs that failed on this engine, by how.",
+        [({"engine": id, "fault": kind}, count) for (id, kind), count in counters.faults.items()],
+    )
+    pairs = [({"prefill": prefill, "decode": decode}, handed) for (prefill, decode), handed in counters.pairs.items()]
+    page.family(
+        "twinpool_router_pair_handoffs_total",
+        "counter",
+        "Requests that went from this prefill engine to this decode engine.",
+        [(labels, handed.handoffs) for labels, handed in pairs],
+    )
+    page.family(
+        "twinpool_router_pair_kv_bytes_total",
+        "counter",
+        "KV cache of their prompts, in bytes: what was pulled, but for what the decode engine held already.",
+        [(labels, handed.kv_bytes) for labels, handed in pairs],
+    )
+    page.family(
+        "twinpool_router_pair_handoff_seconds_total",
+        "counter",
+        "From the end of prefill to the first byte, added up.",
+        [(labels, handed.seconds) for labels, handed in pairs],
+    )

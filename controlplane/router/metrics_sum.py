@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-LOWEST = frozenset({"twinpool_router_table_generation", "twinpool_router_engine_usable"})
+LOWEST = frozenset({"twinpool_router_table_generation", "twinpool_router_engine_usable", "twinpool_router_engine_era"})
 """What is true of a router is what is true of the one of its processes that is furthest behind."""
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from controlplane.core.eras import FIRST, Era
+from controlplane.core.protocol import ITL_BOUNDS_MS
 from controlplane.router import answers, framing, sse
 from controlplane.router.client import ClientConnection
 from controlplane.router.errors import ApiError, engine_fault
@@ -108,12 +110,15 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
         self.first_at: float | None = None
         """Monotonic."""
         self.gaps_ms: list[float] = []
+        """Between the first chunks, in order."""
+        self.gaps_beyond: list[int] = []
+        """Those that came later, counted as RequestRow.itl_counts; empty: none."""
         self.events = 0
         """Sent to the client: its output tokens, roughly."""
         self._before = 0.0
         if rest_of is not None:
             self.kept, self._kept_bytes = rest_of.kept, rest_of._kept_bytes
-            self.gaps_ms, self.events = rest_of.gaps_ms, rest_of.events
+            self.gaps_ms, self.gaps_beyond, self.events = rest_of.gaps_ms, rest_of.gaps_beyond, rest_of.events
             self._before = max(rest_of._before, rest_of._last_at)
 
     # --- from the engine connection ---
@@ -234,6 +239,8 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
         if self._state is _OPEN:
             if len(self.gaps_ms) < GAPS_KEPT:
                 self.gaps_ms.append((now - self._last_at) * 1000.0)
+            else:
+                self._gap_beyond((now - self._last_at) * 1000.0)
             self._last_at = now
             self.events += out.count(sse.END)
             if self.kept is not None:
@@ -271,6 +278,11 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
             self.connection.streaming = True
         self._client.follow(self.connection)
         self._client.write(head + self._frame(out))
+
+    def _gap_beyond(self, gap_ms: float) -> None:
+        if not self.gaps_beyond:
+            self.gaps_beyond += [0] * (len(ITL_BOUNDS_MS) + 1)
+        self.gaps_beyond[bisect_left(ITL_BOUNDS_MS, gap_ms)] += 1
 
     def _keep(self, out: bytes) -> None:
         assert self.kept is not None

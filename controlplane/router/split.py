@@ -119,6 +119,8 @@ class Split:
         reserved = engine.load.reserve(x.need.uncached(engine.route.id), 0, x.need.prompt_tokens)
         self.ahead_tokens = reserved.ahead_tokens
         started = time.monotonic()
+        if x.sent_at is None:
+            x.sent_at = started
         x.router.sends(engine, x.prefix.keys)
         baseline = expiry.Baseline(engine, started, self.route.kv_lease_s, limits)
         collector = legs.Collector(limits.prefill_answer_bytes)

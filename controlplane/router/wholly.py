@@ -70,6 +70,8 @@ async def answer_leg(x: Exchange, engine: Engine, handoff: Handoff | None, prefi
     """The leg whose answer is the client's. None: the client has it (or its error, or as much of it as there was)."""
     limits = x.router.limits
     need, started, era = x.need, time.monotonic(), engine.era
+    if x.sent_at is None:
+        x.sent_at = started
     reserved = engine.load.reserve(prefill_tokens, need.output_tokens, need.prompt_tokens + need.output_tokens)
     x.router.sends(engine, x.prefix.keys)
     x.decode_id = engine.route.id

@@ -231,15 +231,17 @@ class ModelMinute:
     sketches: defaultdict[str, Sketch] = field(default_factory=lambda: defaultdict(Sketch))
 
     def add(self, row: RequestRow) -> None:
-        self.sums[row.outcome] += 1
+        """`row.weight`: a busy router tells every so many requests only."""
+        weight = row.weight
+        self.sums[row.outcome] += weight
         for name in ("retries", "prompt_tokens", "output_tokens", "cached_tokens", "kv_bytes"):
-            self.sums[name] += getattr(row, name) or 0
+            self.sums[name] += weight * (getattr(row, name) or 0)
         # Only a streamed answer shows when its first token came; a whole one's first byte is its last.
         for name in ("prefill_ms", "total_ms", *(("ttft_ms", "handoff_ms") if row.stream else ())):
             if (value := getattr(row, name)) is not None:
-                self.sketches[name].add(value)
+                self.sketches[name].add(value, weight)
         if row.stream and row.itl_ms:
-            self.sketches["itl_ms"].merge(Sketch.of(row.itl_ms))
+            self.sketches["itl_ms"].merge(Sketch.of(row.itl_ms, weight))
 
     def add_to(self, batch: Batch) -> None:
         values: dict[str, Any] = {"model": self.model, "at": moment(self.start)}

@@ -148,13 +148,13 @@ class Board:
 
     def _apply_request(self, row: RequestRow, at: float) -> None:
         tally = self.models.setdefault(row.model, Window()).at(at)
-        tally.counters["requests"] += 1
+        tally.counters["requests"] += row.weight
         if row.outcome in LOST_BY_US:
-            tally.counters["failed"] += 1
+            tally.counters["failed"] += row.weight
         if row.stream and row.ttft_ms is not None:  # a whole answer's first byte is its last
-            tally.sketches["ttft"].add(row.ttft_ms)
+            tally.sketches["ttft"].add(row.ttft_ms, row.weight)
         if row.stream and row.itl_ms:
-            tally.sketches["itl"].merge(Sketch.of(row.itl_ms))
+            tally.sketches["itl"].merge(Sketch.of(row.itl_ms, row.weight))
 
     def _prune(self, now: float) -> None:
         """Forget what reported nothing for long; once a minute."""
