@@ -194,9 +194,11 @@ class Caches:
 
     # --- look-ups ---
 
-    def look_up(self, tokens: array[int], adapter: str, engines: dict[str, str]) -> dict[str, tuple[int, bool]]:
+    def look_up(
+        self, tokens: array[int], adapter: str, engines: dict[str, str], all_tokens: bool = True
+    ) -> dict[str, tuple[int, bool]]:
         """Engine -> (tokens of the prompt that its cache holds, whether it holds no more) for `engines`, id -> cache_salt.
-        Those that nothing is known of are left out."""
+        Those that nothing is known of are left out. Without `all_tokens` the prompt goes on after them."""
         chains: dict[tuple[int, str], dict[str, int]] = {}
         found = {}
         most = max(0, len(tokens) - 1)  # engines compute the last token in any case
@@ -210,7 +212,8 @@ class Caches:
             if held is None:
                 keys = blocks.chain(tokens[: most // size * size], size, blocks.root(adapter, salt))
                 held = chains[kind] = dict(self.index.match(keys))
-            found[engine] = (held.get(engine, 0) * size, known.cache.whole)
+            hit = held.get(engine, 0) * size
+            found[engine] = (hit, known.cache.whole and (all_tokens or hit < most // size * size))
         return found
 
 

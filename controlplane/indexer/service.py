@@ -208,11 +208,12 @@ class Service:
         try:
             data = orjson.loads(body)
             if isinstance(data, dict):
-                tokens = await self.tokens.of(question.path, data, question.served, list(engines.values()))
-                if tokens is not None:
-                    self.known += 1
-                    prompt = len(tokens)
-                    found = self.caches.look_up(tokens, question.adapter, {id: salts.get(id, salt) for id in engines})
+                known = await self.tokens.of(question.path, data, question.served, list(engines.values()))
+                if known is not None:
+                    self.known += known.all
+                    prompt = known.prompt_tokens
+                    asked = {id: salts.get(id, salt) for id in engines}
+                    found = self.caches.look_up(known.tokens, question.adapter, asked, known.all)
         except orjson.JSONDecodeError:
             pass
         finally:

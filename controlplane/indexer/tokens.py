@@ -1,8 +1,8 @@
 """A request's prompt as token ids: those that its engine would make of it, or none if that is not sure.
 
 Token ids in the request are taken as they are. Anything else is asked of one of the model's engines (`/tokenize`: its own
-tokenizer and chat template) and remembered. Long prompts are not waited for: the next request with the same prompt finds
-them.
+tokenizer and chat template) and remembered. Long prompts are not waited for: until their tokens are there, those of the
+longest known prompt that begins alike stand for their beginning, such as a chat's last turn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -26,15 +27,20 @@ from controlplane.router.upstream import Fault
 
 WAIT_BYTES = 16 * 1024
 """What an engine can tokenize within a router's patience. Longer prompts are asked for, and not waited for."""
+STEP_BYTES = 2048
+"""Beginnings are compared in blocks of this size."""
+MAX_BEGINNINGS = 200_000
+SURE_SHARE, SURE_LESS = 0.9, 32
+"""Where in its tokens a shared beginning ends is told by proportion. This share of them, and so many less, are taken to be
+surely shared: tokens are not equally long everywhere."""
 MAX_ASKING = 16
 PATIENCE_S = 5.0
 MAX_ANSWER_BYTES = 32 << 20
 
 CHAT = "/v1/chat/completions"
-_TEXT_FIELDS = ("prompt", "add_special_tokens")
 _CHAT_FIELDS = (
-    "messages", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens", "chat_template",
-    "chat_template_kwargs",
+    "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens", "chat_template",
+    "chat_template_kwargs", "messages",
 )  # fmt: skip
 """What /tokenize takes, and means the same as in a request."""
 _UNSURE = frozenset({
@@ -42,6 +48,17 @@ _UNSURE = frozenset({
     "media_io_kwargs", "mm_processor_kwargs", "suffix",
 })  # fmt: skip
 """What makes other tokens in a request and is not told to /tokenize."""
+
+
+class Known(NamedTuple):
+    tokens: array[int]
+    """The prompt's, or those that it surely begins with."""
+    prompt_tokens: int
+    """How many it has in all, perhaps estimated."""
+
+    @property
+    def all(self) -> bool:
+        return len(self.tokens) == self.prompt_tokens
 
 
 def question(path: str, data: Mapping[str, Any], model: str) -> dict[str, Any] | array[int] | None:
@@ -54,13 +71,14 @@ def question(path: str, data: Mapping[str, Any], model: str) -> dict[str, Any] |
             return None
         if data.get("tools") and data.get("tool_choice") not in (None, "auto"):
             return None
+        # What grows comes last, so that bodies that begin alike are prompts that begin alike.
         return {"model": model, **{name: data[name] for name in _CHAT_FIELDS if data.get(name) is not None}}
     prompt = data.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
     if isinstance(prompt, str):
         extra = {"add_special_tokens": data["add_special_tokens"]} if data.get("add_special_tokens") is not None else {}
-        return {"model": model, "prompt": prompt, **extra}
+        return {"model": model, **extra, "prompt": prompt}
     return _ids(prompt)
 
 
@@ -89,33 +107,52 @@ class Tokens:
     def __init__(self, limits: Limits, max_bytes: int = 128 << 20) -> None:
         self._limits = limits
         self._max_bytes = max_bytes
-        self._known: OrderedDict[bytes, array[int]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[array[int], int]] = OrderedDict()
+        """Digest of a body -> its tokens and its size."""
+        self._beginnings: OrderedDict[int, bytes] = OrderedDict()
+        """Hash of a body's beginning -> digest of the last body that began so."""
         self._asking: dict[bytes, asyncio.Task[array[int] | None]] = {}
         self._pools: dict[str, Pool] = {}
         self._size = 0
         self._turn = 0
         self.asked = 0
 
-    async def of(self, path: str, data: Mapping[str, Any], model: str, urls: list[str]) -> array[int] | None:
-        """The prompt's token ids; None if they are not known now. `urls`: of the model's engines."""
+    async def of(self, path: str, data: Mapping[str, Any], model: str, urls: list[str]) -> Known | None:
+        """The prompt's token ids, or what it begins with; None if not even that is known now. `urls`: of the model's
+        engines."""
         ask = question(path, data, model)
-        if ask is None or isinstance(ask, array):
-            return ask
+        if ask is None:
+            return None
+        if isinstance(ask, array):
+            return Known(ask, len(ask))
         body = orjson.dumps(ask)
         name = xxhash.xxh3_128_digest(body)
         known = self._known.get(name)
         if known is not None:
             self._known.move_to_end(name)
-            return known
+            return Known(known[0], len(known[0]))
         task = self._asking.get(name)
-        if task is None:
-            if not urls or len(self._asking) >= MAX_ASKING:
-                return None
+        if task is None and urls and len(self._asking) < MAX_ASKING:
             self._turn += 1
-            task = self._spawn(name, self._ask(urls[self._turn % len(urls)], body))
-        if len(body) > WAIT_BYTES:
-            return None
-        return await asyncio.shield(task)
+            task = self._spawn(name, body, self._ask(urls[self._turn % len(urls)], body))
+        if len(body) > WAIT_BYTES or task is None:
+            return self._beginning(body)
+        tokens = await asyncio.shield(task)
+        return Known(tokens, len(tokens)) if tokens is not None else None
+
+    def _beginning(self, body: bytes) -> Known | None:
+        """Of the known body that shares the longest beginning with this one."""
+        marks = _marks(body)
+        for place in range(len(marks) - 1, -1, -1):
+            name = self._beginnings.get(marks[place])
+            known = self._known.get(name) if name is not None else None
+            if known is not None:
+                tokens, size = known
+                shared = int(len(tokens) * (place + 1) * STEP_BYTES / size * SURE_SHARE) - SURE_LESS
+                if shared <= 0:
+                    return None
+                return Known(tokens[:shared], max(shared + 1, len(tokens) * len(body) // size))
+        return None
 
     def sweep(self) -> None:
         """Called about twice a second."""
@@ -127,23 +164,30 @@ class Tokens:
         for url in self._pools.keys() - urls:
             self._pools.pop(url).close()
 
-    def _spawn(self, name: bytes, work: Coroutine[Any, Any, array[int] | None]) -> asyncio.Task[array[int] | None]:
+    def _spawn(
+        self, name: bytes, body: bytes, work: Coroutine[Any, Any, array[int] | None]
+    ) -> asyncio.Task[array[int] | None]:
         task = self._asking[name] = asyncio.get_running_loop().create_task(work)
 
         def done(task: asyncio.Task[array[int] | None]) -> None:
             del self._asking[name]
             tokens = None if task.cancelled() else task.result()
             if tokens is not None:
-                self._keep(name, tokens)
+                self._keep(name, body, tokens)
 
         task.add_done_callback(done)
         return task
 
-    def _keep(self, name: bytes, tokens: array[int]) -> None:
-        self._known[name] = tokens
+    def _keep(self, name: bytes, body: bytes, tokens: array[int]) -> None:
+        self._known[name] = (tokens, len(body))
+        for mark in _marks(body):
+            self._beginnings[mark] = name
+            self._beginnings.move_to_end(mark)
+        while len(self._beginnings) > MAX_BEGINNINGS:
+            self._beginnings.popitem(last=False)
         self._size += len(tokens) * ID_BYTES
         while self._size > self._max_bytes:
-            _, oldest = self._known.popitem(last=False)
+            _, (oldest, _) = self._known.popitem(last=False)
             self._size -= len(oldest) * ID_BYTES
 
     async def _ask(self, url: str, body: bytes) -> array[int] | None:
@@ -163,3 +207,12 @@ class Tokens:
         except orjson.JSONDecodeError:
             return None
         return _ids(document.get("tokens")) if isinstance(document, dict) else None
+
+
+def _marks(body: bytes) -> list[int]:
+    """Hashes of a body's beginnings: of its first block, its first two, …"""
+    marks, mark, view = [], 0, memoryview(body)
+    for start, end in pairwise(range(0, len(body) + 1, STEP_BYTES)):
+        mark = xxhash.xxh3_64_intdigest(view[start:end], mark)
+        marks.append(mark)
+    return marks

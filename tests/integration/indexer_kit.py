@@ -111,7 +111,8 @@ class Fleet:
         answer = self.engines[name].http.post(path, json=body)
         assert answer.status_code == 200, answer.text
         tokens = answer.json()["usage"]["prompt_tokens"]
-        until(lambda: self.indexer.held(self.urls, body, path, salt=body.get("cache_salt", ""))[1][name][0] >= tokens - 16)
+        salt = body.get("cache_salt", "")
+        until(lambda: self.indexer.held(self.urls, body, path, salt=salt)[1].get(name, [0])[0] >= tokens - 16)
 
     @contextmanager
     def router(self, folder: Path, *options: str, **fields: Any) -> Iterator[RouterProcess]:

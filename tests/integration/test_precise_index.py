@@ -201,6 +201,19 @@ def test_engines_that_cannot_be_asked_for_tokens_cost_nothing(three: Fleet) -> N
     assert three.indexer.held(nowhere, body(list(range(70))))[0] == 70
 
 
+def test_a_long_chat_that_goes_on_is_known_by_its_last_turn(three: Fleet) -> None:
+    messages = [{"role": "user", "content": text("turn", 3000)}]
+    first = {"model": MODEL, "messages": messages, "max_tokens": 2}
+    path = "/v1/chat/completions"
+    three.serve("e1", first, path)
+    more = [*messages, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": text("and then", 500)}]
+    prompt, found = three.indexer.held(three.urls, {**first, "messages": more}, path)
+    assert prompt > 6000
+    assert found["e1"][0] > 5000
+    assert not found["e1"][1], "it may hold more"
+    assert (found["e2"], found["e3"]) == ([0, True], [0, True])
+
+
 def test_long_prompts_are_known_the_next_time(three: Fleet) -> None:
     long = body(text("long", 5000))
     assert three.indexer.held(three.urls, long)[0] == 0

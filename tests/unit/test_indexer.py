@@ -228,6 +228,12 @@ def test_nothing_that_comes_breaks_it(payload: bytes) -> None:
     assert told.tell(2, CLEARED, stored(PROMPT)).held() == (16, True)
 
 
+def test_of_a_prompt_that_goes_on_only_what_is_told_of_it_is_known() -> None:
+    told = Told().tell(0, stored(PROMPT)).tell(0, stored(PROMPT[:8]), engine="b")
+    found = told.caches.look_up(array("I", PROMPT), "", {"a": "", "b": ""}, all_tokens=False)
+    assert found == {"a": (16, False), "b": (8, True)}
+
+
 # --- keys, frames, questions ----------------------------------------------------------------------------------------------
 
 
