@@ -71,7 +71,8 @@ async def test_only_a_closed_list_of_headers_passes(tmp_path: Path) -> None:
     headers = {
         "authorization": "Bearer of-the-client", "x-prefiller-host-port": "10.0.0.1:1", "x-data-parallel-rank": "1",
         "x-kv-transfer-params": "{}", "cookie": "a=b", "x-request-id": "req-7", "traceparent": trace, "x-session-id": "s1",
-        "te": "trailers", "x-bootstrap-room": "3",
+        "te": "trailers", "x-bootstrap-room": "3", "tracestate": "a=1,b=2", "x-vllm-priority": "-9", "x-priority": "-9",
+        "x-api-key": "of-the-client", "endpoint-load-metrics-format": "json", "x-forwarded-for": "1.2.3.4",
     }  # fmt: skip
     async with pair(tmp_path) as two:
         response = await two.kit.post(TEXT, "/v1/completions", **headers)
@@ -81,7 +82,8 @@ async def test_only_a_closed_list_of_headers_passes(tmp_path: Path) -> None:
                 assert leg.headers == {
                     "host": engine.url.removeprefix("http://"), "authorization": f"Bearer key-of-{engine.id}",
                     "content-type": "application/json", "content-length": str(len(leg.raw)),
-                    "x-request-id": "req-7", "traceparent": trace, "x-session-id": "s1",
+                    "x-request-id": "req-7", "traceparent": trace, "tracestate": "a=1,b=2",
+                    "x-session-id": "s1",
                 }  # fmt: skip
 
 
