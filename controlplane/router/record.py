@@ -6,8 +6,9 @@ Failed, retried and slow requests are always told. Of the others a busy router t
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import add, sub
 from typing import TYPE_CHECKING
 
 from controlplane.core.protocol import ITL_BOUNDS_MS, MAX_WEIGHT, Passed, RequestRow
@@ -93,10 +94,10 @@ def _row(x: Exchange, now: float, weight: int) -> RequestRow:
 
 def gap_counts(gaps_ms: Sequence[float], beyond: Sequence[int]) -> tuple[int, ...]:
     """How many gaps between chunks were up to each of ITL_BOUNDS_MS, and how many above the last."""
-    counts = list(beyond) or [0] * (len(ITL_BOUNDS_MS) + 1)
-    for gap in gaps_ms:
-        counts[bisect_left(ITL_BOUNDS_MS, gap)] += 1
-    return tuple(counts)
+    ordered = sorted(gaps_ms)
+    up_to = [bisect_right(ordered, bound) for bound in ITL_BOUNDS_MS]
+    counts = map(sub, (*up_to, len(ordered)), (0, *up_to))
+    return tuple(map(add, counts, beyond)) if beyond else tuple(counts)
 
 
 def _passed(x: Exchange) -> tuple[Passed, ...]:

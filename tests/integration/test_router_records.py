@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +69,15 @@ async def test_counts_per_engine_and_pair_are_exact(tmp_path: Path) -> None:
         assert await metric(two.kit, "twinpool_router_token_seconds_count", model="m") == 5
         await two.kit.apply(split_model([two.p1], [two.d1]))
         assert await metric(two.kit, "twinpool_router_engine_answers_total", engine="d1") == by_pair["d1"]
+
+
+async def test_every_metric_and_field_is_documented(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "router-records.md").read_text()
+    async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
+        page = (await kit.client.get(kit.url + "/metrics")).text
+    families = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
+    assert [name for name in families if f"{name.removeprefix('twinpool_router')}`" not in text] == []
+    assert [field.name for field in fields(RequestRow) if f"`{field.name}`" not in text] == []
 
 
 async def test_faults_are_counted_by_engine(tmp_path: Path) -> None:
