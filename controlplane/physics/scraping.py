@@ -53,11 +53,15 @@ def watch(
 
 
 def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
-    parts = urlsplit(url)
+    if not url.isprintable():
+        raise BadMetrics(f"{url!r:.200} is no address")
     try:
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise BadMetrics(f"{url:.200} is no address: {error}") from None
+    if parts.username is not None:
+        raise BadMetrics("the address of an engine has no user in it; give the engine's key with --key-file")
     if parts.scheme not in ("http", "https") or not host:
         raise BadMetrics(f"{url:.200} is no http address; give e.g. http://10.0.0.5:8101")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -68,10 +72,26 @@ def _scrape(connection: http.client.HTTPConnection, path: str, key: str | None, 
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
         answer = connection.getresponse()
-        body = answer.read(MAX_PAGE_BYTES)
+        body = _body(answer, time.monotonic() + TIMEOUT_S)
     except (OSError, http.client.HTTPException) as error:
         raise BadMetrics(f"{url:.200} does not answer: {error or type(error).__name__}") from None
     if answer.status != 200:
         hint = "; give the engine's key with --key-file" if answer.status in (401, 403) else ""
         raise BadMetrics(f"{url:.200} answered {answer.status}{hint}")
     return body.decode(errors="replace")
+
+
+def _body(answer: http.client.HTTPResponse, until: float) -> bytes:
+    """Raises TimeoutError for what comes too slowly, BadMetrics for too much, IncompleteRead for too little."""
+    parts: list[bytes] = []
+    size = 0
+    while part := answer.read1(1 << 16):
+        size += len(part)
+        parts.append(part)
+        if size > MAX_PAGE_BYTES:
+            raise BadMetrics(f"the page has more than {MAX_PAGE_BYTES:,} bytes; give the address of an engine's /metrics")
+        if time.monotonic() > until:
+            raise TimeoutError(f"its page takes longer than {TIMEOUT_S:.0f} s")
+    if answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+    return b"".join(parts)
