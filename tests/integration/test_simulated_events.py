@@ -167,6 +167,7 @@ def test_a_late_reader_asks_for_what_it_missed(tmp_path: Path) -> None:
         "endpoint": f"tcp://*:{ports[0]}",
         "replay_endpoint": f"tcp://127.0.0.1:{ports[1]}",
         "buffer_steps": 3,
+        "hwm": 1,
     }
     prompts = [list(range(start, start + BLOCK)) for start in range(0, 5000, 1000)]
     with running(tmp_path, spec(kv_events=events)) as engine, zmq.Context() as context:

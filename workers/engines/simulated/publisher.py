@@ -29,7 +29,8 @@ class Publisher:
         self._sockets: list[zmq.Socket[bytes]] = []
         self._pub = self._socket(zmq.PUB, config.endpoint, config.listen, config.hwm)
         if config.replay_endpoint:
-            self._replay = self._socket(zmq.ROUTER, config.replay_endpoint, True, config.hwm)
+            whole = max(config.hwm, config.buffer_steps + 1)  # all that is kept and the end: a reader waits for that
+            self._replay = self._socket(zmq.ROUTER, config.replay_endpoint, True, whole)
             loop.add_reader(self._replay.fileno(), self._repeat)
 
     def _socket(self, kind: int, endpoint: str, listen: bool, hwm: int) -> zmq.Socket[bytes]:
