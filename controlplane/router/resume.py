@@ -65,7 +65,7 @@ async def go_on(x: Exchange, broken: StreamBroken, serve: Callable[[], Awaitable
         except StreamBroken as again:
             broken = again
         finally:
-            x.body = original
+            x.body, x.need.prompt_tokens = original, prompt_tokens
             before.restore(x)
 
 
