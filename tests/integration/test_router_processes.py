@@ -21,6 +21,7 @@ import psutil
 import redis
 
 from controlplane.core.protocol import KeyEntry, ModelRoute
+from controlplane.router.siblings import FRESH_S
 from tests.integration import agent_kit
 from tests.integration.router_kit import TEXT, fakes, until, whole_model, write_table
 from tests.integration.router_process import RouterProcess, publish, router_process, table
@@ -112,6 +113,7 @@ async def test_what_one_process_has_reserved_the_other_avoids(tmp_path: Path) ->
                     body = {**TEXT, "stream": True, "prompt": f"prompt {number}", "max_tokens": 64}
                     streams.append(asyncio.ensure_future(client.post("/v1/completions", json=body)))
                     await until(lambda want=number + 1: sum(len(e.generations()) for e in engines) == want)
+                    await asyncio.sleep(2 * FRESH_S)
                 assert [len(engine.generations()) for engine in engines] == [12, 12]
                 for stream in streams:
                     stream.cancel()
@@ -176,6 +178,7 @@ async def test_a_prefix_that_one_process_sent_is_known_to_the_other(tmp_path: Pa
                     for number, client in enumerate(made[:8]):
                         body = {**TEXT, "prompt": f"{topic} " * 4000 + str(number)}
                         assert (await client.post("/v1/completions", json=body)).status_code == 200
+                        await asyncio.sleep(2 * FRESH_S)
         by_topic: dict[str, set[str]] = {}
         for engine in engines:
             for leg in engine.generations():
