@@ -168,6 +168,39 @@ def test_what_an_engine_refuses_is_refused_in_its_words_and_leaves_no_kv_behind(
     assert prefill.metric("vllm:nixl_num_kv_expired_reqs_total") == 0
 
 
+MESSAGE = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 8, "temperature": 0}
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/responses", {"input": TEXT, "max_output_tokens": 8, "temperature": 0}),
+    ("/v1/responses", {"input": [{"role": "user", "content": TEXT}], "max_output_tokens": 8, "temperature": 0}),
+    ("/v1/messages", MESSAGE),
+    ("/v1/messages", {**MESSAGE, "max_tokens": 0}),
+    ("/v1/embeddings", {"input": TEXT}),
+    ("/v1/score", {"text_1": TEXT, "text_2": TEXT}),
+    ("/v1/rerank", {"query": TEXT, "documents": [TEXT]}),
+]
+
+
+@pytest.mark.parametrize(("path", "extra"), OTHERS, ids=str)
+def test_other_paths_answer_as_the_engine_does(
+    path: str, extra: dict[str, Any], nixl_pair: Pair, routed: RouterProcess
+) -> None:
+    body = {"model": MODEL, **extra}
+    own, response = nixl_pair[1].ask(path, body), routed.post(path, body)
+    assert response.status_code == own.status_code
+    if own.status_code != 200:
+        assert own.status_code < 500
+        assert response.json()["error"]["message"]
+        return
+    answer, expected = response.json(), own.json()
+    for part in ("output", "content"):  # its ids differ
+        texts = [[item.get("text") or item.get("content") for item in each.get(part, [])] for each in (answer, expected)]
+        assert not difference(*texts)
+    assert answer["usage"]["output_tokens"] == expected["usage"]["output_tokens"] > 0
+    with httpx.stream("POST", routed.url + path, json={**body, "stream": True}, timeout=60) as stream:
+        kinds = [line.removeprefix("event: ") for line in stream.iter_lines() if line.startswith("event: ")]
+    assert kinds[-1] in ("response.completed", "response.incomplete", "message_stop")
+
+
 def test_cached_tokens_are_those_of_the_prefill_engine(nixl_pair: Pair, routed: RouterProcess) -> None:
     for path, extra in (
         (COMPLETIONS, {"prompt": tokens(300, 5)}),
