@@ -70,8 +70,9 @@ class Indexer:
 
     def held(self, engines: dict[str, str], body: dict[str, Any], path: str = "/v1/completions", **more: Any) -> list[Any]:
         """[prompt tokens, {engine: [tokens, whole]}] for a body; `engines`: id -> url. `more`: adapter, salt, salts."""
-        rows = [[id, 1, url, MODEL] for id, url in engines.items()]
-        question = [path, MODEL, more.get("adapter", ""), more.get("salt", ""), more.get("salts", {})]
+        model = body.get("model", MODEL)
+        rows = [[id, 1, url, model] for id, url in engines.items()]
+        question = [path, model, more.get("adapter", ""), more.get("salt", ""), more.get("salts", {})]
         return self.ask([wire.ENGINES, rows], [wire.ASK, 7, *question, json.dumps(body).encode()])[1:]
 
 
