@@ -128,9 +128,9 @@ async def test_answers_of_that_moment_are_held_until_it_is_known(tmp_path: Path)
 
 
 async def test_an_engine_that_was_only_slow_is_asked_under_its_old_salt_again(tmp_path: Path) -> None:
-    async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=LEASE_S) as two:
+    async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=2 * LEASE_S) as two:
         cache = Caching(two.d1)
-        two.d1.acts = [act.later(LATE_S)]
+        two.d1.acts = [act.later(2 * LATE_S)]
         assert (await two.kit.post(TEXT)).json()["choices"][0]["text"] == EXPECTED
         await two.kit.post(TEXT)
         assert cache.salts == [""]
@@ -159,7 +159,7 @@ async def test_a_leg_that_was_given_up_counts_as_late_if_a_lease_expires(tmp_pat
 
 
 async def test_a_leg_that_was_given_up_is_forgotten_if_none_expires(tmp_path: Path) -> None:
-    async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=LEASE_S) as two:
+    async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=2 * LEASE_S) as two:
         two.d1.acts = [act.hang]
         await leave(two)
         assert len(two.kit.router.watches) == 1
