@@ -73,6 +73,10 @@ class Precise(asyncio.Protocol):
         self._right: dict[str, float] = {}
         """By model: the share of what was foretold that came true, the newest with a weight of 1/20."""
 
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None
+
     async def run(self) -> None:
         """Connects, again and again. Never ends."""
         wait_s = RECONNECT_S[0]

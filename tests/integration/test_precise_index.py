@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +19,17 @@ import psutil
 import pytest
 import zmq
 
+from controlplane.core.protocol import EngineRoute, KeyEntry, ModelRoute
 from controlplane.indexer.__main__ import main
-from controlplane.router.precise import SETTLE_S
+from controlplane.router.admission import team_salt
+from controlplane.router.eras import salted
+from controlplane.router.precise import SETTLE_S, Precise
 from tests.integration.indexer_kit import PATIENT, Fleet, Indexer, fleet, indexing
-from tests.integration.router_kit import route_of
+from tests.integration.router_kit import QUICK, Kit, route_of
+from tests.integration.router_kit import running as in_process
+from tests.integration.router_kit import until as until_true
 from tests.integration.router_process import RouterProcess
-from tests.simulated_engines import MODEL, free_port, running, spec, until
+from tests.simulated_engines import KEY, MODEL, free_port, running, spec, until
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +83,16 @@ def test_a_prompt_goes_where_it_was_served_behind_the_routers_back(three: Fleet,
         assert not any(counts[each] for each in ("unknown", "late", "away", "wrong"))
 
 
+def test_each_process_of_a_router_asks(three: Fleet, tmp_path: Path) -> None:
+    with three.router(tmp_path, *PATIENT, "--processes", "2") as router:
+        until(lambda: router.log().count("asks the indexer") == 2)
+        for number in range(6):
+            name = sorted(three.engines)[number % 3]
+            request = body(text(f"processes{number}"))
+            three.serve(name, request)
+            assert chosen(router, request) == name
+
+
 def test_a_router_that_holds_its_own_index_wrong_is_put_right(three: Fleet, tmp_path: Path) -> None:
     """It sent a prompt to one engine, which has lost its cache since; another has served it meanwhile."""
     request = body(text("moved"))
@@ -84,6 +103,47 @@ def test_a_router_that_holds_its_own_index_wrong_is_put_right(three: Fleet, tmp_
         three.serve(other, request)
         time.sleep(SETTLE_S + 0.1)  # what was sent before might be on its way
         assert chosen(router, request) == other
+
+
+@asynccontextmanager
+async def asking(three: Fleet, folder: Path, **table: Any) -> AsyncIterator[Kit]:
+    """A router in this process that asks the indexer."""
+    routes = tuple(EngineRoute(name, url, "mixed", engine_key=KEY) for name, url in three.urls.items())
+    async with in_process(folder, ModelRoute(MODEL, "monolithic", routes), **table) as kit:
+        kit.router.precise = precise = Precise(three.indexer.path, replace(QUICK, indexer_s=10.0))
+        precise.apply(kit.router.directory.engines.values())
+        task = asyncio.create_task(precise.run())
+        await until_true(lambda: precise.connected)
+        try:
+            yield kit
+        finally:
+            task.cancel()
+
+
+async def test_the_salt_of_a_new_cache_era_is_hashed_as_the_engine_sees_it(three: Fleet, tmp_path: Path) -> None:
+    async with asking(three, tmp_path) as kit:
+        engines = {engine.route.id: engine for engine in kit.router.directory.engines.values()}
+        for name, own in (("e2", ""), ("e3", "mine")):
+            request = body(text(f"era{name}"), **({"cache_salt": own} if own else {}))
+            engines[name].lose(engines[name].era)
+            await asyncio.to_thread(three.serve, "e1" if name == "e2" else "e2", {**request, "cache_salt": "of nobody"})
+            await asyncio.to_thread(
+                three.serve, name, {**request, "cache_salt": salted(engines[name].era.salt, own or None)}
+            )
+            answer = await kit.post(request)
+            assert route_of(answer)["decode"] == name
+            assert kit.router.precise is not None
+            assert kit.router.precise.counts["wrong"] == 0
+
+
+async def test_the_salt_of_a_team_is_hashed_as_the_engine_sees_it(three: Fleet, tmp_path: Path) -> None:
+    key = KeyEntry(hashlib.sha256(b"sk-team").hexdigest(), "blue")
+    async with asking(three, tmp_path, keys=(key,), require_key=True) as kit:
+        for name in three.engines:
+            request = body(text(f"team{name}"))
+            await asyncio.to_thread(three.serve, name, {**request, "cache_salt": str(team_salt(key, request))})
+            answer = await kit.post(request, authorization="Bearer sk-team")
+            assert route_of(answer)["decode"] == name
 
 
 def test_blocks_that_were_evicted_are_forgotten(tmp_path: Path) -> None:
