@@ -28,6 +28,8 @@ class Config(BaseSettings):
     debug: bool = False
     kv_events: str = ""
     """tcp://ADDRESS:PORT that collects KV events: engines started from now on connect to it. Empty: they tell none."""
+    require_key: bool = False
+    """Routers ask clients on their own machine for an API key too. Others need one always."""
     # How long telemetry is kept. What a table holds: controlplane/telemetry/migrations/0002_tables.py
     keep_node_second_hours: float = Field(default=2, gt=0)
     keep_gpu_minute_days: float = Field(default=2, gt=0)

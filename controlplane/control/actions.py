@@ -41,7 +41,7 @@ def add_node(actor: str, name: str, *, labels: Mapping[str, str] | None = None, 
                 models.Node.objects.create(name=name, labels=dict(labels or {}))
         except IntegrityError as error:
             raise Refused("invalid", f"node {name} exists already") from error
-        return _record("add_node", actor, reason, f"node:{name}", after={"labels": dict(labels or {})})
+        return record_change("add_node", actor, reason, f"node:{name}", after={"labels": dict(labels or {})})
 
 
 def register_model(actor: str, new: NewModel, *, reason: str = "") -> models.Operation:
@@ -87,7 +87,7 @@ def register_model(actor: str, new: NewModel, *, reason: str = "") -> models.Ope
         refuse_all("no_capacity", why_not([(pool, pool.desired_engines) for pool in pools]))
         after = {"mode": model.mode, "pools": {pool.role: pool.desired_engines for pool in pools}}
         steps = [("start", pool.role, "") for pool in pools for _ in range(pool.desired_engines)]
-        return _record("register_model", actor, reason, f"model:{model.name}", model=model, after=after, steps=steps)
+        return record_change("register_model", actor, reason, f"model:{model.name}", model=model, after=after, steps=steps)
 
 
 def remove_model(actor: str, name: str, *, reason: str = "") -> models.Operation:
@@ -113,7 +113,7 @@ def remove_model(actor: str, name: str, *, reason: str = "") -> models.Operation
         )
         before = {"source": model.source, "mode": model.mode, "aliases": model.aliases, "config": model.config}
         model.delete()
-        return _record("remove_model", actor, reason, f"model:{name}", before=before)
+        return record_change("remove_model", actor, reason, f"model:{name}", before=before)
 
 
 def scale_pool(actor: str, model_name: str, role: str, engines: int, *, reason: str = "") -> models.Operation:
@@ -132,7 +132,7 @@ def scale_pool(actor: str, model_name: str, role: str, engines: int, *, reason: 
         before = pool.desired_engines
         models.Pool.objects.filter(pk=pool.pk).update(desired_engines=engines)
         verb, count = ("start", engines - members) if engines > members else ("stop", members - engines)
-        operation = _record(
+        operation = record_change(
             "scale_pool",
             actor,
             reason,
@@ -157,7 +157,7 @@ def exchange_roles(actor: str, model_name: str, first: str, second: str, *, reas
         refuse_all("invalid", _exchange_problems(one, two))
         for row, role in ((one, two.role), (two, one.role)):
             models.Engine.objects.filter(pk=row.pk).update(role=role)
-        return _record(
+        return record_change(
             "exchange_roles",
             actor,
             reason,
@@ -180,7 +180,7 @@ def retry_engine(actor: str, engine_id: str, *, reason: str = "") -> models.Oper
         models.Engine.objects.filter(pk=row.pk).update(failures=0, retry_at=None)
         before = {"failures": row.failures, "reason": row.reason}
         steps = [("start", row.role, row.id)]
-        return _record("retry_engine", actor, reason, f"engine:{row.id}", model=row.model, before=before, steps=steps)
+        return record_change("retry_engine", actor, reason, f"engine:{row.id}", model=row.model, before=before, steps=steps)
 
 
 def _exchange_problems(one: models.Engine, two: models.Engine) -> list[str]:
@@ -254,7 +254,7 @@ def _supersede(model: models.Model, role: str, newer: models.Operation) -> None:
         )
 
 
-def _record(
+def record_change(
     verb: str,
     actor: str,
     reason: str,

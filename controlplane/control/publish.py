@@ -8,7 +8,9 @@ from typing import Any
 import redis
 from django.utils import timezone
 
+from controlplane.config import config
 from controlplane.control.gather import newest_stamp
+from controlplane.control.keys import valid_keys
 from controlplane.core import names
 from controlplane.core.codec import WrongShape, decode, encode
 from controlplane.core.protocol import RoutingTable
@@ -36,7 +38,8 @@ class TablePublisher:
         current = (row.epoch, row.generation)
         in_valkey = _stamp_in_valkey(self._valkey, self._key)
         seen = max(newest_stamp(world.routers), in_valkey)
-        table, left_out = build_table(world.models, world.engines, _max_num_seqs(), current)
+        keys, require_key = valid_keys(timezone.now()), config().require_key
+        table, left_out = build_table(world.models, world.engines, _max_num_seqs(), current, keys, require_key)
         self._say(left_out)
         document: dict[str, Any] = encode(table)
         if table != _as_table(row.document) or seen > current:

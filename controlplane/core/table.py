@@ -15,14 +15,28 @@ from typing import Literal, cast
 
 from controlplane.core.codec import WrongShape, decode, encode
 from controlplane.core.lifecycle import SERVING
-from controlplane.core.protocol import VERSION, EngineRoute, ModelRoute, Role, RoutingTable, engine_problem, model_problem
+from controlplane.core.protocol import (
+    VERSION,
+    EngineRoute,
+    KeyEntry,
+    ModelRoute,
+    Role,
+    RoutingTable,
+    engine_problem,
+    model_problem,
+)
 from controlplane.core.world import EngineState
 
 DEFAULT_MAX_NUM_SEQS = 256
 
 
 def build_table(
-    models: Iterable[ModelRoute], engines: Iterable[EngineState], max_num_seqs: dict[str, int], stamp: tuple[int, int]
+    models: Iterable[ModelRoute],
+    engines: Iterable[EngineState],
+    max_num_seqs: dict[str, int],
+    stamp: tuple[int, int],
+    keys: tuple[KeyEntry, ...] = (),
+    require_key: bool = False,
 ) -> tuple[RoutingTable, dict[str, str]]:
     """The table with epoch and generation `stamp`, and per model or engine that is left out why. `models` come without
     engines, oldest first; `max_num_seqs` is per model name."""
@@ -48,7 +62,10 @@ def build_table(
         else:
             taken.update(full.names)
             routes.append(full)
-    return RoutingTable(version=VERSION, epoch=stamp[0], generation=stamp[1], models=tuple(routes)), left_out
+    table = RoutingTable(
+        version=VERSION, epoch=stamp[0], generation=stamp[1], require_key=require_key, keys=keys, models=tuple(routes)
+    )
+    return table, left_out
 
 
 def _problem(route: ModelRoute, taken: set[str]) -> str:

@@ -175,6 +175,36 @@ class Incarnation(models.Model):
         constraints = [models.UniqueConstraint(fields=["engine", "number"], name="incarnation_per_engine")]
 
 
+def all_models() -> list[str]:
+    return ["*"]
+
+
+class InferenceKey(models.Model):
+    """What lets a client use the router. The key itself is shown once and stored nowhere."""
+
+    name = models.CharField(max_length=63, unique=True)
+    team = models.CharField(max_length=63)
+    sha256 = models.CharField(max_length=64, unique=True)
+    model_names = models.JSONField(default=all_models)
+    """Names or aliases, or `*`."""
+    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    max_priority = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            # Routers refuse a whole table for one wrong digest.
+            models.CheckConstraint(condition=models.Q(sha256__regex="^[0-9a-f]{64}$"), name="sha256_of_a_key")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class TableState(models.Model):
     """One row (id 1): the newest routing table. Epoch rises when a database is restored."""
 

@@ -68,7 +68,7 @@ def authenticate(table: RoutingTable, headers: Mapping[bytes, bytes], local: boo
     entry = table.key_of.get(digest)
     if entry is not None:
         return entry
-    message = "A valid API key is needed: Authorization: Bearer <key>."
+    message = "A valid API key is needed: Authorization: Bearer <key>. The operator makes keys with `manage.py add_key`."
     if not table.require_key:
         message += " Without one this router serves its own machine only."
     raise ApiError(401, message, Reason.UNAUTHORIZED, code="invalid_api_key")

@@ -27,3 +27,11 @@ def test_kv_events_for_the_world_are_refused_by_name(endpoint: str, monkeypatch:
     monkeypatch.setenv("TWINPOOL_KV_EVENTS", endpoint)
     with pytest.raises(BadSetting, match=r"TWINPOOL_KV_EVENTS is wrong .*(private address|tcp://ADDRESS:PORT)"):
         config()
+
+
+def test_whether_keys_are_required_is_yes_or_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not config().require_key
+    config.cache_clear()
+    monkeypatch.setenv("TWINPOOL_REQUIRE_KEY", "perhaps")
+    with pytest.raises(BadSetting, match="TWINPOOL_REQUIRE_KEY is wrong"):
+        config()
