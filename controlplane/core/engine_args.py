@@ -93,12 +93,15 @@ class PrivateEndpoint:
     """tcp://ADDRESS:PORT with a private IP address, or tcp://*:PORT for "listen"."""
 
     def check(self, name: str, value: Any) -> str:
-        match = re.fullmatch(r"tcp://(\*|[0-9.]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})", value) if isinstance(value, str) else None
+        match = (
+            re.fullmatch(r"tcp://(\*|[0-9.]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})", value) if isinstance(value, str) else None
+        )
         if match is None or not 0 < int(match[2]) < 65536:
             raise ArgumentRefused(name, f"must be tcp://ADDRESS:PORT with an IP address or *, got {value!r:.60}")
         if match[1] != "*" and not _is_private(match[1].strip("[]")):
             raise ArgumentRefused(
-                name, f"must be a private address (such as 10.0.0.5), because prompts can be read from what is sent, got {value}"
+                name,
+                f"must be a private address (such as 10.0.0.5), because prompts can be read from what is sent, got {value}",
             )
         return match[0]
 
