@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.core import routing
 from controlplane.router import bodies, identity, legs
+from controlplane.router.bodies import Body
 from controlplane.router.handoff import Handoff
 from controlplane.router.legs import Answer
 from controlplane.router.upstream import Fault
@@ -26,16 +27,18 @@ def start(x: Exchange, handoff: Handoff) -> bool:
     if handoff.kv_params is None or router.stopping or router.releasing >= router.limits.releases:
         return False
     router.releasing += 1
-    router.spawn(_release(x, handoff))
+    # The body is taken now: a stream that is carried on has another one by the time the task runs, and KV that is fetched for
+    # another prompt is wrong KV in the decode engine's prefix cache.
+    router.spawn(_release(x, handoff, x.body))
     return True
 
 
-async def _release(x: Exchange, handoff: Handoff) -> None:
+async def _release(x: Exchange, handoff: Handoff, body: Body) -> None:
     fetched = False
     try:
         # Within the time in which a decode leg may start; afterwards the lease will do it.
         async with asyncio.timeout(handoff.prefill_end + handoff.lease_s / 2 - time.monotonic()):
-            fetched = await _fetch(x, handoff)
+            fetched = await _fetch(x, handoff, body)
     except TimeoutError:
         pass
     finally:
@@ -43,7 +46,7 @@ async def _release(x: Exchange, handoff: Handoff) -> None:
         handoff.end("pulled" if fetched else "client_gone")
 
 
-async def _fetch(x: Exchange, handoff: Handoff) -> bool:
+async def _fetch(x: Exchange, handoff: Handoff, body: Body) -> bool:
     """Asks one decode engine after the other until one can be reached; True if it fetched the KV."""
     router, tried = x.router, set[str]()
     forwarded = identity.forwarded({}, identity.request_id({}, router.ids_in_use))
@@ -56,8 +59,8 @@ async def _fetch(x: Exchange, handoff: Handoff) -> bool:
         reserved, era = engine.load.reserve(0, 1), engine.era
         collector = legs.Collector(router.limits.answer_bytes)
         try:
-            body = bodies.one_token_bytes(x.body, handoff.kv_params, era.salt)
-            request = engine.request(x.endpoint.encode(), body, forwarded)
+            leg = bodies.one_token_bytes(body, handoff.kv_params, era.salt)
+            request = engine.request(x.endpoint.encode(), leg, forwarded)
             outcome = await legs.run(engine.pool, request, collector, handoff.lease_s, router.limits)
         finally:
             if collector.sent and not (collector.answer is not None and handoff.in_time(time.monotonic())):

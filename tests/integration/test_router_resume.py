@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from controlplane.core.protocol import RequestRow
 from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine, Leg, words
-from tests.integration.router_kit import TEXT, fakes, pair, parse_events, running, text_of, until, whole_model
+from tests.integration.router_kit import QUICK, TEXT, fakes, pair, parse_events, running, text_of, until, whole_model
 
 NOVEL = [word + (" \n" if index % 7 == 6 else "") for index, word in enumerate(words("a novel", 60))]
 """What a model has to say, token by token; some end with white space."""
@@ -254,3 +255,25 @@ async def test_a_client_that_leaves_while_its_stream_is_carried_on_leaves_nothin
         await asyncio.gather(request, return_exceptions=True)
         await until(lambda: legs[0].cancelled, "cancelled")
         await until(kit.idle, "idle")
+
+
+async def test_kv_of_a_carried_on_prompt_is_freed_with_that_prompt(tmp_path: Path) -> None:
+    """Its client leaves between the second prefill and the second decode leg."""
+    async with pair(tmp_path, prefills=1, limits=replace(QUICK, retry_jitter_s=36_000.0)) as two:
+        two.d1.always = two.d2.always = novelist()
+
+        async def dies_alone(engine: FakeEngine, leg: Leg) -> None:
+            other = two.d2 if engine is two.d1 else two.d1
+            await other.stop()  # so that the next decode leg cannot be sent
+            await novelist(dies_after=9)(engine, leg)
+
+        two.d1.acts, two.d2.acts = [dies_alone], [dies_alone]
+        request = asyncio.ensure_future(two.kit.post(GREEDY))
+        await until(lambda: two.kit.router.counters.faults[("d1", "connect")] + two.kit.router.counters.faults[("d2", "connect")])
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        await until(lambda: two.kit.router.ledger.totals["pulled"] + two.kit.router.ledger.totals["client_gone"] == 2)
+        legs = [leg for engine in (two.d1, two.d2) for leg in engine.generations() if leg.path != "/tokenize"]
+        assert [said(leg.body) for leg in legs] == ["", "".join(NOVEL[:9]).rstrip()]
+        assert legs[1].body["max_tokens"] == 1
+        await until(two.kit.idle, "idle")
