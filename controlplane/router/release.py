@@ -27,7 +27,7 @@ def start(x: Exchange, handoff: Handoff) -> bool:
     if handoff.kv_params is None or router.stopping or router.releasing >= router.limits.releases:
         return False
     router.releasing += 1
-    # The body is taken now: a stream that is carried on has another one by the time the task runs, and KV that is fetched for
+    # The body is taken now: a carried-on stream has its first one back by the time the task runs, and KV that is fetched for
     # another prompt is wrong KV in the decode engine's prefix cache.
     router.spawn(_release(x, handoff, x.body))
     return True

@@ -269,10 +269,12 @@ async def test_kv_of_a_carried_on_prompt_is_freed_with_that_prompt(tmp_path: Pat
 
         two.d1.acts, two.d2.acts = [dies_alone], [dies_alone]
         request = asyncio.ensure_future(two.kit.post(GREEDY))
-        await until(lambda: two.kit.router.counters.faults[("d1", "connect")] + two.kit.router.counters.faults[("d2", "connect")])
+        faults = two.kit.router.counters.faults
+        await until(lambda: faults[("d1", "connect")] + faults[("d2", "connect")])
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
-        await until(lambda: two.kit.router.ledger.totals["pulled"] + two.kit.router.ledger.totals["client_gone"] == 2)
+        ended = two.kit.router.ledger.totals
+        await until(lambda: ended["pulled"] + ended["client_gone"] == 2)
         legs = [leg for engine in (two.d1, two.d2) for leg in engine.generations() if leg.path != "/tokenize"]
         assert [said(leg.body) for leg in legs] == ["", "".join(NOVEL[:9]).rstrip()]
         assert legs[1].body["max_tokens"] == 1
