@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from controlplane.common.processes import how_ended, identity
+from controlplane.config import config
 from controlplane.stack import health, leftovers, record
 from controlplane.stack.detach import Report
 from controlplane.stack.errors import StackError
@@ -148,11 +149,11 @@ class Stack:
     def _announce(self, took_s: float) -> None:
         self._say(f"ready after {took_s:.0f} s; stop with Ctrl-C or `manage.py down`")
         self._say(f"console  {self._plan.console_url}   {self._login()}", secret=True)
-        self._say(f"router   {self._plan.router_url}/v1   (OpenAI API; no key needed)")
+        whose = "a key needed" if config().require_key else "no key needed on this machine"
+        self._say(f"router   {self._plan.router_url}/v1   (OpenAI API; {whose})")
         if not health.is_loopback(self._options.host):
-            self._say(
-                "warning: whoever reaches this machine can use the router without a key; keep its port inside your network"
-            )
+            self._say("clients on other machines need a key: make one with `manage.py add_key NAME --team TEAM`")
+            self._say("warning: keys and prompts travel unencrypted (HTTP); keep the router's port inside your network")
         self._report.ready()
 
     def _login(self) -> str:
