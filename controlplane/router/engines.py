@@ -90,6 +90,10 @@ class Engine:
         self._common = b"host: %b\r\n%b" % (host, auth)
 
     @property
+    def key(self) -> EngineId:
+        return self.route.id, self.route.incarnation, self.route.url
+
+    @property
     def usable(self) -> bool:
         return not (self.breaker.open or self.gone)
 
@@ -198,7 +202,8 @@ class Directory:
         """Engines of earlier tables that still have legs open."""
 
     def apply(self, table: RoutingTable) -> None:
-        """Replaces the table. Engines that stay keep their connections, loads and breakers, whatever their role now is.
+        """Replaces the table. Engines that stay keep their connections, loads and breakers, whatever their role now is; so
+        do those that come back while legs of theirs are open.
         Nothing changes before all of it has been made: a table that cannot be applied leaves no trace."""
         engines: dict[EngineId, Engine] = {}
         models: dict[str, Model] = {}
@@ -207,7 +212,7 @@ class Directory:
             members = []
             for engine_route in route.engines:
                 engine = self._engine(route, engine_route)
-                engines[(engine_route.id, engine_route.incarnation, engine_route.url)] = engine
+                engines[engine.key] = engine
                 members.append(engine)
                 routes.append((engine, engine_route))
             known = self.models.get(route.name)
@@ -216,6 +221,10 @@ class Directory:
                 models[name] = model
         for engine, engine_route in routes:
             engine.route = engine_route
+            if engine.gone:
+                engine.gone = False
+                engine.pool.reopen()
+                self.leaving.remove(engine)
         for key, engine in self.engines.items():
             if engines.get(key) is not engine:
                 engine.gone = True
@@ -233,12 +242,15 @@ class Directory:
         self.leaving = [engine for engine in self.leaving if engine.load.own_in_flight or engine.pool.open_connections]
 
     def all_engines(self) -> list[Engine]:
-        return [*self.engines.values(), *self.leaving]
+        """Those of the table last: where two share a name, they are the ones that matter."""
+        return [*self.leaving, *self.engines.values()]
 
     def _engine(self, model: ModelRoute, route: EngineRoute) -> Engine:
-        known = self.engines.get((route.id, route.incarnation, route.url))
-        if known is not None and known.model == model.name and known.route.engine_key == route.engine_key:
-            return known
+        key = (route.id, route.incarnation, route.url)
+        known = [engine for engine in (self.engines.get(key), *self.leaving) if engine is not None and engine.key == key]
+        for engine in known:
+            if engine.model == model.name and engine.route.engine_key == route.engine_key:
+                return engine  # perhaps one that had left: what is open on it still counts
         shape = (model.name, route.gpu, route.tp)
         rates = self._rates.setdefault(shape, routing.Rates())
         era = self.eras.get(route.id, route.incarnation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from controlplane.router.counters import Counters, Page
@@ -36,23 +37,7 @@ def render(router: Router) -> bytes:
         "twinpool_router_token_seconds", "Mean time between output tokens of good streams.", "model", counters.pace
     )
     _engines(page, counters)
-    loads = router.loads()
-    page.family(
-        "twinpool_router_engine_in_flight", "gauge", "Open legs.", [({"engine": e.engine}, e.in_flight) for e in loads]
-    )
-    page.family(
-        "twinpool_router_engine_handoffs",
-        "gauge",
-        "KV waiting to be pulled.",
-        [({"engine": e.engine}, e.handoffs) for e in loads],
-    )
-    aside = set(router.set_aside())
-    page.family(
-        "twinpool_router_engine_usable",
-        "gauge",
-        "0 while set aside.",
-        [({"engine": e.engine}, float(e.engine not in aside)) for e in loads],
-    )
+    _open(page, router)
     page.family(
         "twinpool_router_handoffs_total",
         "counter",
@@ -88,6 +73,25 @@ def render(router: Router) -> bytes:
             [({"epoch": str(table.epoch)}, table.generation)],
         )
     return page.text()
+
+
+def _open(page: Page, router: Router) -> None:
+    """What is open on each engine, on all its starts together: one may have left with legs open and be back as another."""
+    flights, waiting = Counter[str](), dict[tuple[str, int], int]()
+    for load in router.loads():
+        flights[load.engine] += load.in_flight
+        waiting[load.engine, load.incarnation] = load.handoffs
+    handoffs = Counter[str]()
+    for (engine, _), count in waiting.items():
+        handoffs[engine] += count
+    aside = set(router.set_aside())
+    for name, text, values in (
+        ("in_flight", "Open legs.", flights),
+        ("handoffs", "KV waiting to be pulled.", handoffs),
+        ("usable", "0 while set aside.", {engine: int(engine not in aside) for engine in flights}),
+    ):
+        samples = [({"engine": engine}, float(value)) for engine, value in values.items()]
+        page.family(f"twinpool_router_engine_{name}", "gauge", text, samples)
 
 
 def _engines(page: Page, counters: Counters) -> None:

@@ -93,6 +93,10 @@ class Pool:
             connection.abort()
         self._idle.clear()
 
+    def reopen(self) -> None:
+        """The engine is back in the table."""
+        self._closing = False
+
     @property
     def open_connections(self) -> int:
         return len(self._idle) + len(self._busy)

@@ -25,6 +25,7 @@ from tests.integration.router_kit import (
     text_of,
     until,
     whole_model,
+    with_engines,
 )
 
 EXPECTED = "".join(words("hello there", 4))
@@ -297,6 +298,42 @@ async def test_an_engine_that_leaves_the_table_finishes_its_streams(tmp_path: Pa
         assert events[-1] == "[DONE]"
         assert len(old.legs) == len(new.legs) == 1
         await until(lambda: [load.engine for load in kit.router.loads()] == ["e2"], "forgotten")
+
+
+async def test_an_engine_that_comes_back_with_a_stream_open_has_that_load_still(tmp_path: Path) -> None:
+    async with fakes("e1", "e2") as (e1, e2), running(tmp_path, whole_model(e1)) as kit:
+        e1.step_s = 0.01
+        stream = asyncio.ensure_future(kit.events({**TEXT, "max_tokens": 10_000}))
+        await until(lambda: e1.legs)
+        await kit.apply(whole_model(e2))
+        await kit.apply(whole_model(e1, e2))
+        assert [(load.engine, load.in_flight) for load in kit.router.loads()] == [("e1", 1), ("e2", 0)]
+        for number in range(3):
+            assert route_of(await kit.post({**TEXT, "prompt": f"{number}"}))["decode"] == "e2"
+        stream.cancel()
+        await asyncio.gather(stream, return_exceptions=True)
+        await until(kit.idle, "idle")
+        await kit.apply(whole_model(e1))
+        connections = e1.connections
+        for _ in range(3):
+            assert route_of(await kit.post(TEXT))["decode"] == "e1"
+        assert e1.connections <= connections + 1  # kept alive again
+
+
+async def test_two_starts_of_an_engine_are_one_line_in_metrics(tmp_path: Path) -> None:
+    async with fakes("e1") as (e1,), running(tmp_path, whole_model(e1)) as kit:
+        e1.step_s = 3600
+        first = asyncio.ensure_future(kit.events(TEXT))
+        await until(lambda: len(e1.legs) == 1)
+        await kit.apply(with_engines(whole_model(e1), lambda engine: replace(engine, incarnation=2)))
+        second = asyncio.ensure_future(kit.events(TEXT))
+        await until(lambda: len(e1.legs) == 2)
+        page = (await kit.client.get(kit.url + "/metrics")).text
+        lines = [line for line in page.splitlines() if line.startswith("twinpool_router_engine_in_flight")]
+        assert lines == ['twinpool_router_engine_in_flight{engine="e1"} 2']
+        for stream in (first, second):
+            stream.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
 
 
 async def test_an_engine_that_left_during_the_prefill_gets_no_decode_leg(tmp_path: Path) -> None:
