@@ -14,9 +14,12 @@ from controlplane.router.limits import Limits
 
 _KEPT_HEADERS = frozenset({
     b"authorization", b"x-api-key", b"content-encoding", b"content-length", b"expect", b"transfer-encoding",
-    b"x-request-id", b"traceparent", b"tracestate", b"x-session-id",
+    b"x-request-id", b"traceparent", b"tracestate", b"x-session-id", b"host",
 })  # fmt: skip
 """What the router uses. All else a client sends is dropped: no steering or hop-by-hop header can reach an engine."""
+
+_ONCE = frozenset({b"host", b"authorization", b"x-api-key"})
+"""Two of them are two opinions: a proxy before us may have judged by the other one."""
 
 
 @dataclass(slots=True)
@@ -179,6 +182,8 @@ class RequestParser:
             raise _head_too_large()
         name = name.lower()
         if name in _KEPT_HEADERS:
+            if name in _ONCE and name in self._headers:
+                raise bad_request(f"There is more than one {name.decode()} header.", code="invalid_http")
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:
@@ -187,7 +192,10 @@ class RequestParser:
             return
         self.stage = Stage.BODY
         self._body_overhead = 0
-        http10 = self._parser.get_http_version() == "1.0"
+        version = self._parser.get_http_version()
+        http10 = version == "1.0"
+        if not http10 and (version != "1.1" or b"host" not in self._headers):  # RFC 9112 section 3.2
+            raise bad_request("This is not a valid HTTP/1.1 request.", code="invalid_http")
         keep_alive = self._parser.should_keep_alive() and not http10
         method = self._parser.get_method().decode("ascii")
         self._request = ClientRequest(method, self._target, self._headers, keep_alive, http10)

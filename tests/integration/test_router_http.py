@@ -88,10 +88,13 @@ async def test_expect_continue_with_a_body_too_large_is_refused_at_once(tmp_path
 GARBAGE = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\ncontent-length: -1\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
-    b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"A" * 100_000,
+    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"A" * 100_000,
+    b"GET /livez HTTP/2.0\r\nhost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\n\r\n",
+    b"GET /livez HTTP/1.1\r\nhost: x\r\nHost: x\r\n\r\n",
+    b"GET /livez HTTP/1.1\r\nhost: x\r\nauthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
 ]  # fmt: skip
 
 
@@ -258,7 +261,7 @@ async def test_a_body_in_tiny_chunks_is_read(tmp_path: Path) -> None:
     raw = json.dumps({**TEXT, "prompt": "x" * 30_000}).encode()
     pieces = [raw[at : at + 2] for at in range(0, len(raw), 2)]
     async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
-        sent = chunked(*pieces, trailer=b"0\r\na: b\r\n\r\n").replace(b"host: x", b"connection: close")
+        sent = chunked(*pieces, trailer=b"0\r\na: b\r\n\r\n").replace(b"host: x", b"host: x\r\nconnection: close")
         answer = await exchange(kit.port, sent)
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert engine.legs[0].body["prompt"] == "x" * 30_000
@@ -275,7 +278,7 @@ async def test_a_large_body_without_the_key_is_not_read_to_its_end(tmp_path: Pat
 
 
 async def test_any_number_of_upgrades_is_ignored_one_after_another(tmp_path: Path) -> None:
-    one = b"GET /livez HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    one = b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     last = one.replace(b": upgrade\r", b": close, upgrade\r")
     async with running(tmp_path) as kit:
         answer = await exchange(kit.port, one * 1500 + last)
