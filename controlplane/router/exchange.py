@@ -296,7 +296,7 @@ class Exchange:
         counters.by_outcome[(self.model_name, self.path, self.reason, self.outcome)] += 1
         if not self.model_name:
             return  # never got as far as a model: counted, not told one by one
-        if self.outcome == "ok":
+        if self.outcome == "ok" and not self.resumes:  # else what was expected and what was told are of two prompts
             self._check_index()
         relay = self.relay
         if relay is not None and self.outcome in ("cancelled", "cut") and self.status == 200:

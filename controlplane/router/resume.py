@@ -50,8 +50,7 @@ async def go_on(x: Exchange, broken: StreamBroken, serve: Callable[[], Awaitable
             if original.asked_usage and counted is None and sent.usage is None:
                 raise errors.engine_fault()
             broken.relay.complete(x.seam.ending(original.asked_usage))
-            if counted is not None:
-                x.usage = usage.Usage(counted, tokens)
+            x.usage = usage.Usage(counted, tokens) if sent.usage is None else usage.of_document(sent.usage)
             return
         body = seam.continued(original, x.endpoint, text, tokens, ids)
         if body is None:

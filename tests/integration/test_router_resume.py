@@ -12,7 +12,18 @@ import pytest
 from controlplane.core.protocol import RequestRow
 from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine, Leg, words
-from tests.integration.router_kit import QUICK, TEXT, fakes, pair, parse_events, running, text_of, until, whole_model
+from tests.integration.router_kit import (
+    QUICK,
+    TEXT,
+    fakes,
+    pair,
+    parse_events,
+    route_of,
+    running,
+    text_of,
+    until,
+    whole_model,
+)
 
 NOVEL = [word + (" \n" if index % 7 == 6 else "") for index, word in enumerate(words("a novel", 60))]
 """What a model has to say, token by token; some end with white space."""
@@ -63,16 +74,18 @@ def novelist(dies_after: int | None = None, tokens_an_event: int = 1, **last: An
         await act.begin_stream(leg)
         if "messages" in body:
             await act.send_event(leg, {**first_of_chat(), "id": f"of-{engine.id}"})
-        for at in range(0, limit, tokens_an_event):
-            if dies_after is not None and at >= dies_after:
-                if last:
-                    await act.send_event(leg, {"choices": [{"index": 0, "text": "", **last}]})
-                await asyncio.sleep(0.02)
-                leg.writer.transport.abort()
-                return
+        said_tokens = limit if dies_after is None else min(limit, dies_after)
+        dies = said_tokens == dies_after
+        for at in range(0, said_tokens, tokens_an_event):
             part = "".join(tokens[at : min(limit, at + tokens_an_event)])
-            ends = at + tokens_an_event >= limit
+            ends = at + tokens_an_event >= limit and not dies
             await act.send_event(leg, {**act.event(body, part, "length" if ends else None), "id": f"of-{engine.id}"})
+        if dies:
+            if last:
+                await act.send_event(leg, {"choices": [{"index": 0, "text": "", **last}]})
+            await asyncio.sleep(0.02)
+            leg.writer.transport.abort()
+            return
         if (body.get("stream_options") or {}).get("include_usage"):
             usage = {"prompt_tokens": PROMPT_TOKENS + start, "completion_tokens": limit}
             await act.send_event(leg, {"id": "x", "choices": [], "usage": {**usage, "total_tokens": sum(usage.values())}})
@@ -279,3 +292,36 @@ async def test_kv_of_a_carried_on_prompt_is_freed_with_that_prompt(tmp_path: Pat
         assert [said(leg.body) for leg in legs] == ["", "".join(NOVEL[:9]).rstrip()]
         assert legs[1].body["max_tokens"] == 1
         await until(two.kit.idle, "idle")
+
+
+async def test_a_carried_on_stream_says_nothing_about_what_a_prefix_cache_held(tmp_path: Path) -> None:
+    """Its first prompt was new to the prefill engine, its second nearly all there."""
+
+    def holding(cached: int) -> act.Act:
+        async def prefill(engine: FakeEngine, leg: Leg) -> None:
+            engine.cached = cached
+            await act.behave(engine, leg)
+
+        return prefill
+
+    body = {**CHAT, "messages": [{"role": "user", "content": "hello there " * 500}]}
+    async with pair(tmp_path, prefills=1) as two:
+        two.p1.acts = [holding(0), holding(1000)]
+        two.d1.always = two.d2.always = novelist()
+        two.d1.acts, two.d2.acts = [novelist(dies_after=9)], []
+        if route_of(await two.kit.post(body, path_of(body)))["decode"] == "d2":
+            two.p1.acts = [holding(0), holding(1000)]
+            await two.kit.post({**body, "user": "2"}, path_of(body))
+        assert two.kit.router.counters.resumed <= 1
+        assert [engine.holder.trust for engine in two.kit.router.directory.engines.values()] == [1.0] * 3
+
+
+async def test_a_stream_that_lacked_only_its_end_is_charged_for_what_was_sent(tmp_path: Path) -> None:
+    charged: list[int] = []
+    async with fakes("e1") as engines, running(tmp_path, whole_model(*engines)) as kit:
+        kit.router.quotas.settle = lambda charge, tokens: charged.append(tokens)  # type: ignore[method-assign]
+        engines[0].acts = [novelist(dies_after=30)]
+        engines[0].always = novelist()
+        assert parse_events((await kit.post(GREEDY)).content)[-1] == "[DONE]"
+        await until(lambda: charged)
+    assert charged == [30]
