@@ -23,6 +23,7 @@ async def serve(x: Exchange) -> None:
 
 
 async def _legs(x: Exchange) -> None:
+    x.model = x.router.directory.models.get(x.model_name, x.model)  # its mode may have changed since the request came
     decision = routing.decide_path(x.model.route, x.engines(), x.need)
     x.arm, x.reason = decision.arm, decision.reason
     if decision.path is Path.NONE:

@@ -325,3 +325,17 @@ async def test_a_stream_that_lacked_only_its_end_is_charged_for_what_was_sent(tm
         assert parse_events((await kit.post(GREEDY)).content)[-1] == "[DONE]"
         await until(lambda: charged)
     assert charged == [30]
+
+
+async def test_a_stream_goes_on_in_the_mode_that_its_model_has_by_then(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1, decodes=1, strict=True) as two:
+        two.d1.always = two.d2.always = novelist()
+
+        async def dies_after_a_toggle(engine: FakeEngine, leg: Leg) -> None:
+            await two.kit.apply(whole_model(two.d2, strict=True))
+            await novelist(dies_after=9)(engine, leg)
+
+        two.d1.acts = [dies_after_a_toggle]
+        check((await two.kit.post(GREEDY)).content, 30, False)
+        assert "kv_transfer_params" not in two.d2.generations()[-1].body
+        assert len(two.p1.generations()) == 1
