@@ -261,8 +261,9 @@ class Exchange:
         """A stream broke off. What counts for the client is what it has got."""
         if self.first_at is None:
             self.first_at = relay.first_at
-        self.router.counters.faults[(engine.route.id, "stream")] += 1
-        self.router.engine_failed(engine, Fault("stream"))
+        if not relay.torn:
+            self.router.counters.faults[(engine.route.id, "stream")] += 1
+            self.router.engine_failed(engine, Fault("stream"))
 
     async def trusts(self, engine: Engine) -> bool:
         """Whether an engine may have the request: a wary one asks first whether the engine lives."""

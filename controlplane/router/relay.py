@@ -121,6 +121,11 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
             self.gaps_ms, self.gaps_beyond, self.events = rest_of.gaps_ms, rest_of.gaps_beyond, rest_of.events
             self._before = max(rest_of._before, rest_of._last_at)
 
+    @property
+    def torn(self) -> bool:
+        """The engine answered, but not with the rest of the stream."""
+        return self._seam is not None and self._seam.torn
+
     # --- from the engine connection ---
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:

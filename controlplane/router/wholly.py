@@ -97,7 +97,7 @@ async def answer_leg(x: Exchange, engine: Engine, handoff: Handoff | None, prefi
         http10=x.request.http10,
         keeps=x.may_resume,
         rest_of=x.relay if x.seam is not None else None,
-        seam=x.seam,
+        seam=replace(x.seam) if x.seam is not None else None,  # what comes of a leg that fails is not sent
         late_after=handoff.late_after if handoff is not None else math.inf,
         era=era,
         on_first=first_byte,

@@ -229,6 +229,7 @@ async def test_a_rest_that_does_not_fit_is_not_sent(tmp_path: Path) -> None:
         assert b'"code":"engine_fault"' in content
         await until(kit.idle, "idle")
         assert kit.router.set_aside() == ()
+        assert sum(kit.router.counters.faults.values()) == 1  # of the engine that died alone
 
 
 async def test_a_stream_that_kills_every_engine_is_shown_to_few(tmp_path: Path) -> None:
@@ -339,3 +340,22 @@ async def test_a_stream_goes_on_in_the_mode_that_its_model_has_by_then(tmp_path:
         check((await two.kit.post(GREEDY)).content, 30, False)
         assert "kv_transfer_params" not in two.d2.generations()[-1].body
         assert len(two.p1.generations()) == 1
+
+
+async def test_white_space_that_came_from_an_engine_that_died_too_is_expected_again(tmp_path: Path) -> None:
+    async def only_white_space(engine: FakeEngine, leg: Leg) -> None:
+        await act.begin_stream(leg)
+        await act.send_event(leg, act.event(leg.body, " \n"))
+        await asyncio.sleep(0.05)
+        leg.writer.transport.abort()
+
+    legs = [novelist(dies_after=7), only_white_space, novelist()]
+
+    async def in_order(engine: FakeEngine, leg: Leg) -> None:
+        await (legs.pop(0) if leg.path != "/tokenize" else novelist())(engine, leg)
+
+    async with fakes("e1", "e2", "e3") as engines, running(tmp_path, whole_model(*engines)) as kit:
+        for engine in engines:
+            engine.always = in_order
+        check((await kit.post(GREEDY)).content, 30, False)
+        assert not legs
