@@ -193,8 +193,8 @@ def clean_args(kind: str, args: Mapping[str, Any]) -> dict[str, bool | int | flo
 
 
 def clean_kv_events(events: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """The KV events of an engine spec, checked; {} if there shall be none. Raises ArgumentRefused. Events carry the token ids
-    of prompts, so they go to private addresses only."""
+    """The KV events of an engine spec, checked; {} if there shall be none. Raises ArgumentRefused. Events carry the token
+    ids of prompts, so they go to private addresses only."""
     if not isinstance(events, Mapping):
         raise ArgumentRefused("kv_events", "must come as an object of names and values")
     for name in events:
