@@ -1,10 +1,11 @@
 """Which engines of the forecast take a request: the design's predicted seconds (section 6), as core.scoring has them. Pure.
 
 Seconds until an engine could serve a leg = prompt tokens ahead ÷ its prefill rate + answer tokens ahead ÷ its decode rate +
-`prefix_weight` × the leg's own uncached tokens ÷ its prefill rate; for a decode leg the time to pull its KV instead of the
-last. An engine whose batch or KV cache is spoken for adds the time until enough of that work has gone. Tokens ahead are
-reserved on choice and given back at the leg's end (a prompt's at the end of its prefill), as the router does; the router
-does not see steps. Rates are those of the engine's phase model at the workload's mean lengths; bandwidth is the link's.
+the leg's own uncached tokens ÷ its prefill rate, weighted as the router does; for a decode leg the time to pull its KV
+instead of the last. An engine whose batch or KV cache is spoken for adds the time until enough of that work has gone. Tokens
+ahead are reserved on choice and given back at the leg's end (a prompt's at the end of its prefill), as the router does; the
+router does not see steps. Rates are those of the engine's phase model at the workload's mean lengths; bandwidth is the
+link's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from controlplane.core.forecast_types import Arrival, Pool, PoolTotals, Settings
 from controlplane.core.kvsize import KvSize
 from controlplane.core.protocol import Mode, Role
 from controlplane.core.routing import TIE_S, mix
+from controlplane.core.scoring import prefix_score
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,6 @@ class Router:
     def _choose(self, nodes: Sequence[Node], leg: Leg, output_tokens: int, now: float, pulls: bool) -> Choice:
         """The engine with the lowest score; ties go by the session's hash (without one by the request's number). One of them
         must fit the leg (`refusal`)."""
-        weight = 1.0 if pulls else self._settings.prefix_weight
         choices: list[Choice] = []
         scores: list[float] = []
         for node in nodes:
@@ -157,7 +158,7 @@ class Router:
             own_s = self._kv_size.bytes(tokens) / node.bytes_per_s if pulls else tokens / node.rates.prefill
             ahead_s = node.seconds_ahead(leg.prompt_tokens + output_tokens)
             choices.append(Choice(node, ahead_s, own_s))
-            scores.append(ahead_s + weight * own_s)
+            scores.append(ahead_s + own_s if pulls else prefix_score(ahead_s, own_s))
         limit = min(scores) + TIE_S
         tied = [choice for choice, score in zip(choices, scores, strict=True) if score <= limit]
         if len(tied) == 1:

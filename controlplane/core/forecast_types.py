@@ -56,8 +56,6 @@ class Settings:
     """Leading tokens that all prompts share and every engine already holds, once: they are neither computed nor moved, but
     attention reads them. Not together with `Arrival.prefix`."""
     prefix_caching: bool = True
-    prefix_weight: float = 3.0
-    """How many times its own prefill seconds an uncached token counts when an engine is chosen (design, section 6)."""
     conditional: Conditional = field(default_factory=Conditional)
     kv_tokens: int | None = None
     """KV cache of each engine, in tokens. None: what fits beside the weights."""
@@ -78,8 +76,6 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ForecastRefused(f"{name} must be a positive number, got {value}")
-        if not 0 <= self.prefix_weight < math.inf:
-            raise ForecastRefused(f"prefix_weight must be 0 or more, got {self.prefix_weight}")
         if not 0 < self.memory_utilization <= 1:
             raise ForecastRefused(f"memory_utilization must lie above 0 and at most at 1, got {self.memory_utilization}")
         if self.max_num_batched_tokens < self.max_num_seqs:

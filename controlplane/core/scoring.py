@@ -222,13 +222,19 @@ def estimate(leg: Leg, engine: Candidate, request: Request, source: Source | Non
     ahead = seconds_ahead(engine, request)
     if leg != "decode":
         own = request.uncached(route.id) / rates.prefill
-        score = ahead + own + min((PREFIX_WEIGHT - 1.0) * own, PATIENCE_S)
+        score = prefix_score(ahead, own)
     elif source is not None:
         own = source.kv_bytes(request.uncached(route.id)) / engine.links.bytes_per_s(source.engine)
         score = ahead + own
     else:
         own, score = 0.0, ahead
     return Estimate(ahead, own, score / max(route.weight, 0.01))
+
+
+def prefix_score(ahead_s: float, own_s: float) -> float:
+    """What an engine is compared by that waits `ahead_s` and then computes uncached tokens for `own_s`, seconds. Forecasts
+    use it too."""
+    return ahead_s + own_s + min((PREFIX_WEIGHT - 1.0) * own_s, PATIENCE_S)
 
 
 def seconds_ahead(engine: Candidate, request: Request) -> float:

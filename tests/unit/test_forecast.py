@@ -270,7 +270,6 @@ def test_bad_arrivals_are_named(arrivals: list[Arrival], message: str) -> None:
         ({"network_gbps": 0}, "network_gbps must be a positive number"),
         ({"horizon_s": -1}, "horizon_s must be a positive number"),
         ({"prefix_cached": -1}, "prefix_cached must be a whole number from 0"),
-        ({"prefix_weight": math.nan}, "prefix_weight must be 0 or more"),
         ({"memory_utilization": 1.5}, "memory_utilization"),
         ({"kv_tokens": 1}, "kv_tokens must be a whole number from 2"),
         ({"kv_tokens": 10**12}, "to 100,000,000, got"),
