@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from controlplane.core.kvindex import held_depths
+
 MAX_BLOCKS = 1_000_000
 """Of all engines together; about 250 bytes each."""
 
@@ -113,23 +115,4 @@ class BlockIndex:
 
     def match(self, keys: Sequence[int]) -> Mapping[str, int]:
         """How many of a prompt's first blocks each engine holds; engines that hold none are left out."""
-        found: dict[str, int] = {}
-        alive, depth = -1, 0
-        for key in keys:
-            holding = alive & self.holders.get(key, 0)
-            if holding != alive:
-                if depth:
-                    self._note(found, alive & ~holding, depth)
-                alive = holding
-                if not alive:
-                    return found
-            depth += 1
-        if depth:
-            self._note(found, alive, depth)
-        return found
-
-    def _note(self, found: dict[str, int], bits: int, depth: int) -> None:
-        while bits:
-            bit = bits & -bits
-            found[self._by_bit[bit].name] = depth
-            bits ^= bit
+        return {self._by_bit[bit].name: depth for bit, depth in held_depths(keys, self.holders)}

@@ -8,7 +8,7 @@ close it when the engine is replaced. Pure: times come in as numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -155,26 +155,7 @@ class KvIndex:
 
     def match(self, keys: Sequence[int]) -> dict[Holder, int]:
         """How many of the first blocks each engine holds; engines that hold none are left out."""
-        found: dict[Holder, int] = {}
-        alive, depth = -1, 0
-        for key in keys:
-            holding = alive & self.holders.get(key, 0)
-            if holding != alive:
-                if depth:
-                    self._note(found, alive & ~holding, depth)
-                alive = holding
-                if not alive:
-                    return found
-            depth += 1
-        if depth:
-            self._note(found, alive, depth)
-        return found
-
-    def _note(self, found: dict[Holder, int], bits: int, depth: int) -> None:
-        while bits:
-            bit = bits & -bits
-            found[self._by_bit[bit]] = depth
-            bits ^= bit
+        return {self._by_bit[bit]: depth for bit, depth in held_depths(keys, self.holders)}
 
     def expire(self, before: float) -> None:
         """Forgets all that was last used before that time."""
@@ -184,3 +165,29 @@ class KvIndex:
     def __len__(self) -> int:
         """Entries of all engines together."""
         return sum(len(holder.held) for holder in self._by_bit.values())
+
+
+def held_depths(keys: Iterable[int], holders: Mapping[int, int]) -> list[tuple[int, int]]:
+    """(bit, how many of the first `keys` it holds) for each bit that holds the first one. `holders`: by key, the bits that
+    hold it. One walk for all; it ends where nobody holds on."""
+    found: list[tuple[int, int]] = []
+    alive, depth = -1, 0
+    for key in keys:
+        holding = alive & holders.get(key, 0)
+        if holding != alive:
+            if depth:
+                _note(found, alive & ~holding, depth)
+            alive = holding
+            if not alive:
+                return found
+        depth += 1
+    if depth:
+        _note(found, alive, depth)
+    return found
+
+
+def _note(found: list[tuple[int, int]], bits: int, depth: int) -> None:
+    while bits:
+        bit = bits & -bits
+        found.append((bit, depth))
+        bits ^= bit
