@@ -14,6 +14,17 @@ from tests.vllm.router import RouterProcess
 from workers.engines.vllm.environment import interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).resolve().parent
+TIMEOUT_S = 420
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder need the engine environment, whether their file says so or not."""
+    for item in items:
+        if item.path.is_relative_to(FOLDER):
+            item.add_marker(pytest.mark.vllm)
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

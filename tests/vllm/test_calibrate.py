@@ -17,8 +17,6 @@ from tests.vllm import harness
 from tests.vllm.harness import BLOCK, MODEL, RealEngine
 from tests.vllm.loads import load, served
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(420)]
-
 
 @pytest.fixture(scope="module")
 def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:

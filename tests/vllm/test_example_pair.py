@@ -9,12 +9,8 @@ from __future__ import annotations
 import random
 import shutil
 
-import pytest
-
 from tests.vllm.harness import BLOCK, MODEL, RealEngine
 from tests.vllm.router import RouterProcess
-
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(420)]
 
 LENGTHS = (1, 2, 32, 33, 40, 65, 500, 1500)
 

@@ -17,8 +17,6 @@ import pytest
 from tests.vllm.harness import BLOCK, MODEL, RealEngine
 from tests.vllm.router import RouterProcess
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(420)]
-
 Pair = tuple[RealEngine, RealEngine]
 
 LENGTHS = (1, 2, 3, 16, 31, 32, 33, 40, 63, 64, 65, 96, 100, 128, 200, 256, 500, 777, 1024, 1500)

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.vllm import harness
 from tests.vllm.harness import MODEL, RealEngine
 from tests.vllm.router import RouterProcess
-
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(420)]
 
 TOKENS = 600
 

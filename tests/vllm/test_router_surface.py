@@ -13,8 +13,6 @@ import pytest
 from tests.vllm.harness import MODEL, RealEngine, wait_for
 from tests.vllm.router import RouterProcess
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(420)]
-
 Pair = tuple[RealEngine, RealEngine]
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

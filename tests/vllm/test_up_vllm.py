@@ -18,8 +18,6 @@ import pytest
 
 from tests.vllm.harness import MODEL, wait_for
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(420)]
-
 ROOT = Path(__file__).resolve().parents[2]
 Manage = Callable[..., str]
 
