@@ -94,4 +94,5 @@ def _body(answer: http.client.HTTPResponse, until: float) -> bytes:
             raise TimeoutError(f"its page takes longer than {TIMEOUT_S:.0f} s")
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)
+    answer.close()  # read1 leaves it open at the end of a sized body, and the connection then takes no next request
     return b"".join(parts)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +15,16 @@ from controlplane.physics import scraping
 from controlplane.physics.enginemetrics import BadMetrics
 from controlplane.physics.scraping import watch
 
+PAGE = (Path(__file__).parents[1] / "data" / "vllm_metrics_page.txt").read_bytes()
+
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 @contextmanager
-def server(answer: Answer) -> Iterator[str]:
+def server(answer: Answer, protocol: str = "HTTP/1.0") -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = protocol
+
         def do_GET(self) -> None:
             try:
                 answer(self)
@@ -80,3 +85,18 @@ def test_what_is_no_page_is_refused(answer: Answer, problem: str, monkeypatch: p
     monkeypatch.setattr(scraping, "TIMEOUT_S", 1.0)
     with server(answer) as url, pytest.raises(BadMetrics, match=problem):
         watch(url, 1.0, 0.5)
+
+
+def test_an_engine_that_keeps_its_connection_open_is_scraped_again_over_it() -> None:
+    callers = set()
+
+    def page(request: BaseHTTPRequestHandler) -> None:
+        callers.add(request.client_address)
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(PAGE)))
+        request.end_headers()
+        request.wfile.write(PAGE)
+
+    with server(page, "HTTP/1.1") as url:
+        assert len(watch(url, 0.05, 0.02)) > 1
+    assert len(callers) == 1
