@@ -15,7 +15,7 @@ from controlplane.physics import scraping
 from controlplane.physics.enginemetrics import BadMetrics
 from controlplane.physics.scraping import watch
 
-PAGE = (Path(__file__).parents[1] / "data" / "vllm_metrics_page.txt").read_bytes()
+PAGE = (Path(__file__).parents[1] / "data" / "vllm_served_metrics.txt").read_bytes()
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
