@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from controlplane.core.protocol import EngineSpec, Rank
+from controlplane.core.protocol import EngineRoute, EngineSpec, ModelRoute, Rank
 from workers.engines.base import Place
 from workers.engines.simulated import driver
 from workers.metrics import Page, read_page
@@ -152,3 +152,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def split_route(engines: Mapping[str, RunningEngine], **fields: Any) -> ModelRoute:
+    """What a router is told of two engines by their ids, the one that prefills first."""
+    (prefill, one), (decode, other) = engines.items()
+    routes = (
+        EngineRoute(prefill, one.url, "prefill", engine_key=KEY),
+        EngineRoute(decode, other.url, "decode", engine_key=KEY),
+    )
+    return ModelRoute(MODEL, "disaggregated", routes, connector="nixl", **fields)

@@ -14,11 +14,11 @@ import openai
 import pydantic
 import pytest
 
-from controlplane.core.protocol import EngineRoute, KeyEntry, ModelRoute
+from controlplane.core.protocol import KeyEntry
 from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine, Leg
 from tests.integration.router_kit import Kit, fakes, pair, running, until, whole_model
-from tests.simulated_engines import KEY, MODEL, RunningEngine, spec
+from tests.simulated_engines import MODEL, RunningEngine, spec, split_route
 from tests.simulated_engines import running as engine_running
 
 T = TypeVar("T")
@@ -49,11 +49,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningE
 
 @pytest.fixture
 async def kit(engines: tuple[RunningEngine, RunningEngine], tmp_path: Path) -> AsyncIterator[Kit]:
-    routes = (
-        EngineRoute("p1", engines[0].url, "prefill", engine_key=KEY),
-        EngineRoute("d1", engines[1].url, "decode", engine_key=KEY),
-    )
-    route = ModelRoute(MODEL, "disaggregated", routes, connector="nixl", kv_bytes_per_token=131072, strict=True)
+    route = split_route({"p1": engines[0], "d1": engines[1]}, kv_bytes_per_token=131072, strict=True)
     async with running(tmp_path, route) as kit:
         yield kit
 

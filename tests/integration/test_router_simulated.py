@@ -9,9 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from controlplane.core.protocol import EngineRoute, ModelRoute
 from tests.integration.router_kit import Kit, route_of, running, text_of
-from tests.simulated_engines import KEY, MODEL, RunningEngine, spec
+from tests.simulated_engines import MODEL, RunningEngine, spec, split_route
 from tests.simulated_engines import running as engine_running
 
 PROMPT = "The KV cache of a prompt is made once, then moved, then read for every token. " * 8
@@ -26,11 +25,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningE
 
 @pytest.fixture
 async def kit(engines: tuple[RunningEngine, RunningEngine], tmp_path: Path) -> AsyncIterator[Kit]:
-    routes = (
-        EngineRoute("p1", engines[0].url, "prefill", engine_key=KEY),
-        EngineRoute("d1", engines[1].url, "decode", engine_key=KEY),
-    )
-    route = ModelRoute(MODEL, "disaggregated", routes, connector="nixl", kv_bytes_per_token=131072, strict=True)
+    route = split_route({"p1": engines[0], "d1": engines[1]}, kv_bytes_per_token=131072, strict=True)
     async with running(tmp_path, route) as kit:
         yield kit
 
@@ -92,11 +87,7 @@ async def test_a_killed_decode_engine_ends_its_stream_with_an_error(tmp_path: Pa
         engine_running(tmp_path, spec("q1")) as prefill,
         engine_running(tmp_path, spec("q2", args={"speed": 1.0})) as decode,
     ):
-        routes = (
-            EngineRoute("q1", prefill.url, "prefill", engine_key=KEY),
-            EngineRoute("q2", decode.url, "decode", engine_key=KEY),
-        )
-        async with running(tmp_path, ModelRoute(MODEL, "disaggregated", routes, connector="nixl")) as kit:
+        async with running(tmp_path, split_route({"q1": prefill, "q2": decode})) as kit:
             body = {**request("completions", PROMPT), "max_tokens": 2000, "stream": True}
             got = b""
             async with kit.client.stream("POST", kit.url + "/v1/completions", json=body) as response:
