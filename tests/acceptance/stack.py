@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -222,3 +224,18 @@ def _text(choice: dict[str, Any], of: str) -> str:
 def _route(response: httpx.Response) -> dict[str, str]:
     path, *rest = response.headers.get("x-twinpool-route", "").split("; ")
     return {"path": path} | dict(part.split("=", 1) for part in rest)
+
+
+@contextlib.contextmanager
+def started(fleet: str) -> Iterator[Stack]:
+    """The fleet without its traffic, in a state folder of its own, stopped at the end: then nothing of it may be left."""
+    state = Path(tempfile.mkdtemp(prefix=f"twinpool-{fleet}-"))
+    stack = Stack(state, fleet)
+    try:
+        stack.up("--traffic", "off")
+        yield stack
+        stack.down()
+        assert stack.pids() == set()
+    finally:
+        stack.manage("down", check=False)
+        shutil.rmtree(state, ignore_errors=True)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from stack import Answer, Stack, until
+from stack import Answer, Stack, started, until
 
 from controlplane.core.scenes import SCENES
 
@@ -20,16 +17,8 @@ REQUESTS = 12
 
 @pytest.fixture
 def field() -> Iterator[Stack]:
-    state = Path(tempfile.mkdtemp(prefix="twinpool-field-"))
-    stack = Stack(state, "field")
-    try:
-        stack.up("--traffic", "off")
+    with started("field") as stack:
         yield stack
-        stack.down()
-        assert stack.pids() == set()
-    finally:
-        stack.manage("down", check=False)
-        shutil.rmtree(state, ignore_errors=True)
 
 
 def engines(field: Stack) -> Counter[tuple[str, str, int, str]]:
