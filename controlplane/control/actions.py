@@ -61,6 +61,7 @@ def register_model(actor: str, new: NewModel, *, reason: str = "") -> models.Ope
             engine_kind=new.engine_kind,
             engine_args=checked.engine_args,
             mode=new.mode,
+            served_mode=new.mode,
             connector=new.connector,
             kv_lease_s=new.kv_lease_s,
             block_size=checked.engine_args.get("block_size", 16),

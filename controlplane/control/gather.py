@@ -45,7 +45,7 @@ def model_route(model: models.Model) -> ModelRoute:
     """A model as the routing table says it, without engines."""
     return ModelRoute(
         name=model.name,
-        mode=cast(Mode, model.mode),
+        mode=cast(Mode, model.served_mode),
         aliases=tuple(model.aliases),
         connector=cast(Connector, model.connector),
         kv_lease_s=model.kv_lease_s,

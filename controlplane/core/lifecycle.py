@@ -1,4 +1,4 @@
-"""The states of engines, steps and operations, one table each. An illegal move raises. Pure."""
+"""The states of engines, steps, operations and canaries, one table each. An illegal move raises. Pure."""
 
 from __future__ import annotations
 
@@ -41,14 +41,22 @@ STEP = _table(
 )
 
 OPERATION = _table(
-    pending="running refused cancelled",
-    running="done failed rolling_back cancelled",
+    pending="running paused refused cancelled",
+    running="paused done failed rolling_back cancelled",
+    paused="running done failed rolling_back cancelled",
     rolling_back="rolled_back failed",
     done="",
     failed="",
     refused="",
     cancelled="",
     rolled_back="",
+)
+
+CANARY = _table(
+    running="promoted rolled_back cancelled",
+    promoted="",
+    rolled_back="",
+    cancelled="",
 )
 
 SERVING = frozenset({"ready", "draining"})

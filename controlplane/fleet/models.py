@@ -6,6 +6,7 @@ difference by `control.apply`, `control.publish` and `control.operations`.
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -46,6 +47,21 @@ class Gpu(models.Model):
         ordering = ["node__name", "index"]
 
 
+class Team(models.Model):
+    """People who own models. A member with the role `owner` may change the models whose `team` is this one's name."""
+
+    name = models.CharField(max_length=63, unique=True)
+    members = models.ManyToManyField(settings.AUTH_USER_MODEL, blank=True, related_name="teams")
+    gpu_quota = models.PositiveIntegerField(null=True, blank=True)
+    """GPUs that its models may hold together; empty: no limit of its own."""
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Mode(models.TextChoices):
     MONOLITHIC = "monolithic", _("Monolithic")
     CONDITIONAL = "conditional", _("Conditional")
@@ -67,7 +83,20 @@ class Model(models.Model):
     config = models.JSONField()
     engine_kind = models.CharField(max_length=16)
     engine_args = models.JSONField(default=dict, blank=True)
+    team = models.CharField(max_length=63, blank=True)
+    """Name of the team that owns it; empty: operators alone."""
+    version = models.PositiveBigIntegerField(default=1)
+    """Rises with every change of what is desired of this model, its pools and its canary: what a page or client has read
+    is stale once it differs."""
     mode = models.CharField(max_length=16, choices=Mode.choices, default=Mode.MONOLITHIC)
+    """Desired."""
+    served_mode = models.CharField(max_length=16, choices=Mode.choices, default=Mode.MONOLITHIC)
+    """What the routing table says. It follows `mode` once the engines for that are ready and verified."""
+    frozen_until = models.DateTimeField(null=True, blank=True)
+    """Until then no change is begun; healing goes on."""
+    frozen_reason = models.CharField(max_length=500, blank=True)
+    retiring = models.BooleanField(default=False)
+    """It is offered no more and its engines are being stopped; then the row goes."""
     connector = models.CharField(max_length=16, default="nixl")
     kv_lease_s = models.FloatField(default=30.0)
     block_size = models.PositiveIntegerField(default=16)
@@ -91,19 +120,27 @@ class Model(models.Model):
         return self.name
 
 
+MAIN = "main"
+"""The arm of a model's engines that serves everybody but a canary's sessions."""
+CANARY = "canary"
+
+
 class Pool(models.Model):
-    """All engines of one model and one role, and how many there should be."""
+    """All engines of one model, role and arm, and how many there should be."""
 
     model = models.ForeignKey(Model, on_delete=models.CASCADE, related_name="pools")
     role = models.CharField(max_length=8, choices=Role.choices)
+    arm = models.CharField(max_length=32, default=MAIN)
     desired_engines = models.PositiveIntegerField(default=0)
+    floor = models.PositiveIntegerField(default=1)
+    """Serving engines that a change leaves in a pool that has them, while it runs."""
     tensor_parallel = models.PositiveSmallIntegerField(default=1)
     gpu_kinds = models.JSONField(default=list, blank=True)
     node_labels = models.JSONField(default=dict, blank=True)
 
     class Meta:
         ordering = ["model_id", "id"]
-        constraints = [models.UniqueConstraint(fields=["model", "role"], name="one_pool_per_model_and_role")]
+        constraints = [models.UniqueConstraint(fields=["model", "role", "arm"], name="one_pool_per_model_role_and_arm")]
 
 
 class Engine(models.Model):
@@ -118,8 +155,18 @@ class Engine(models.Model):
     tensor_parallel = models.PositiveSmallIntegerField(default=1)
     wanted = models.BooleanField(default=True)
     spec_generation = models.PositiveBigIntegerField(default=1)
-    arm = models.CharField(max_length=32, default="main")
+    arm = models.CharField(max_length=32, default=MAIN)
     weight = models.FloatField(default=1.0)
+    held = models.BooleanField(default=False)
+    """An operator keeps it out of the routing table; it runs on."""
+    launch = models.JSONField(default=dict, blank=True)
+    """What it is started with (core.launch): a restart during a roll-out is of the version that it had."""
+    next_role = models.CharField(max_length=8, blank=True)
+    """The role it is being given without a restart; empty: none. With `next_arm` it counts as a member of that pool."""
+    next_arm = models.CharField(max_length=32, blank=True)
+    move_phase = models.CharField(max_length=16, blank=True)
+    """How far that is: one of core.retask.PHASES."""
+    move_since = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     state = models.CharField(max_length=16, default="planned")
     state_since = models.DateTimeField(auto_now_add=True)
@@ -159,6 +206,59 @@ class Reservation(models.Model):
 
     gpu = models.OneToOneField(Gpu, on_delete=models.PROTECT, primary_key=True, related_name="reservation")
     rank = models.ForeignKey(Rank, on_delete=models.CASCADE, related_name="reservations")
+
+
+class Pair(models.Model):
+    """What is known of handing KV over from one engine to another, of these two incarnations alone."""
+
+    prefill = models.ForeignKey(Engine, on_delete=models.CASCADE, related_name="pairs_as_prefill")
+    prefill_incarnation = models.PositiveBigIntegerField()
+    decode = models.ForeignKey(Engine, on_delete=models.CASCADE, related_name="pairs_as_decode")
+    decode_incarnation = models.PositiveBigIntegerField()
+    state = models.CharField(max_length=16, default="asked")
+    """asked: a probe is to be made; verified: KV was seen to move; failed: it was not, `reason` says what was seen."""
+    kv_bytes = models.BigIntegerField(null=True, blank=True)
+    """What the probe moved by the engines' own counters."""
+    handoff_ms = models.FloatField(null=True, blank=True)
+    reason = models.CharField(max_length=500, blank=True)
+    attempts = models.PositiveIntegerField(default=0)
+    at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["prefill", "decode"], name="one_row_per_pair")]
+
+
+class Canary(models.Model):
+    """A trial of another mode on a part of a model's sessions, and its verdict. At most one of a model runs."""
+
+    model = models.ForeignKey(Model, on_delete=models.CASCADE, related_name="canaries")
+    operation = models.ForeignKey("Operation", null=True, blank=True, on_delete=models.SET_NULL, related_name="canaries")
+    mode = models.CharField(max_length=16, choices=Mode.choices)
+    shared = models.BooleanField(default=False)
+    """The arm has no engines of its own: sessions only, on the same engines."""
+    state = models.CharField(max_length=16, default="running")
+    """One of core.lifecycle.CANARY."""
+    share = models.FloatField()
+    """Of sessions, as the routing table has it; with engines of its own it follows their capacity."""
+    steps = models.JSONField(default=list)
+    """Shares still to come, rising; after the last the mode is the model's."""
+    guardrails = models.JSONField(default=dict)
+    """Limits (core.canary.Guardrails)."""
+    verdict = models.JSONField(default=dict)
+    """The test's numbers so far, or at the end (core.canary.Verdict)."""
+    paused = models.BooleanField(default=False)
+    started_at = models.DateTimeField(auto_now_add=True)
+    step_since = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    reason = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["model"], condition=models.Q(ended_at__isnull=True), name="one_running_canary_per_model"
+            )
+        ]
 
 
 class Incarnation(models.Model):
@@ -225,6 +325,10 @@ class Operation(models.Model):
     before = models.JSONField(default=dict, blank=True)
     after = models.JSONField(default=dict, blank=True)
     outcome = models.CharField(max_length=500, blank=True)
+    undoes = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="undone_by")
+    """The operation that this one takes back."""
+    measured = models.JSONField(default=dict, blank=True)
+    """Figures of the time before and after it (telemetry; filled in once that time has passed)."""
     created_at = models.DateTimeField(auto_now_add=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 
