@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.common.engineclient import Answer, EngineClient
 from controlplane.core.protocol import EngineSpec
-from workers.client import Answer, EngineClient
 from workers.compat import compat
 from workers.metrics import Page, read_page
 

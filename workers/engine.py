@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from controlplane.common.engineclient import EngineClient, EngineSilent
 from controlplane.core.lifecycle import ENGINE, SERVING, move
 from controlplane.core.protocol import EngineFact, EngineSpec
 from workers import checks, logs, ports
-from workers.client import EngineClient, EngineSilent
 from workers.config import AgentConfig
 from workers.engines.base import Driver, SpecRefused
 from workers.launching import clean_up, folder_of, key_of, prepare, read_secret

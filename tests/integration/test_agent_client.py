@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from workers import client as module
-from workers.client import EngineClient, EngineSilent
+from controlplane.common import engineclient as module
+from controlplane.common.engineclient import EngineClient, EngineSilent
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 Answerer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

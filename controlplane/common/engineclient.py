@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ class EngineSilent(OSError):
 class Answer:
     status: int
     body: bytes
+    first_at: float = 0.0
+    """When the first byte of the body came; monotonic."""
 
     def json(self) -> Any:
         """Raises ValueError."""
@@ -39,6 +42,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
         self._size = 0
+        self._first_at = 0.0
         self._answer = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         return self._answer
@@ -68,6 +72,7 @@ class _Connection(asyncio.Protocol):
             self._fail("its answer is not HTTP")
 
     def on_body(self, body: bytes) -> None:
+        self._first_at = self._first_at or time.monotonic()
         self._size += len(body)
         if self._size > MAX_BODY_BYTES:
             self._fail("its answer is too long")
@@ -76,7 +81,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._answer and not self._answer.done():
-            self._answer.set_result(Answer(self._parser.get_status_code(), b"".join(self._body)))
+            self._answer.set_result(Answer(self._parser.get_status_code(), b"".join(self._body), self._first_at))
         if not self._parser.should_keep_alive():
             self.close()
 
