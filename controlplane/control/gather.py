@@ -9,9 +9,10 @@ from typing import Any, cast
 from django.db.models import Prefetch, Q
 
 from controlplane.control.facts import Facts
+from controlplane.control.launches import launch_of
 from controlplane.core.lifecycle import ENDED
 from controlplane.core.protocol import Conditional, Connector, Mode, ModelRoute, OnPrefillLoss, Rank, RouterFact, Slo
-from controlplane.core.world import DrainMark, EngineState, GpuState, NodeState, PoolState, Sent, World
+from controlplane.core.world import DrainMark, EngineState, GpuState, NodeState, PairState, PoolState, Sent, Target, World
 from controlplane.fleet import models
 
 
@@ -38,6 +39,8 @@ def gather(
         serving_in_table=_serving(table.document if table else None),
         drains=drains or {},
         sent=sent or {},
+        targets=read_targets(),
+        pairs=read_pairs(),
     )
 
 
@@ -72,9 +75,24 @@ def read_pools() -> tuple[PoolState, ...]:
             tensor_parallel=pool.tensor_parallel,
             gpu_kinds=tuple(pool.gpu_kinds),
             node_labels=dict(pool.node_labels),
+            arm=pool.arm,
+            floor=pool.floor,
+            launch=launch_of(pool.model, pool.tensor_parallel).digest,
         )
         for pool in pools
     )
+
+
+def read_targets() -> dict[str, Target]:
+    """What is desired of each model beside its pools."""
+    paused = set(models.Operation.objects.filter(state="paused").values_list("model_id", flat=True))
+    rows = models.Model.objects.values_list("id", "name", "mode", "retiring")
+    return {name: Target(cast(Mode, mode), id in paused, retiring) for id, name, mode, retiring in rows}
+
+
+def read_pairs() -> tuple[PairState, ...]:
+    fields = ("prefill_id", "decode_id", "prefill_incarnation", "decode_incarnation", "state", "attempts", "reason", "at")
+    return tuple(PairState(*row, at=at.timestamp()) for *row, at in models.Pair.objects.values_list(*fields))
 
 
 def read_nodes(facts: Facts) -> tuple[NodeState, ...]:
@@ -141,6 +159,12 @@ def engine_state(row: models.Engine) -> EngineState:
         ready_at=_seconds(row.ready_at),
         failures=row.failures,
         retry_at=_seconds(row.retry_at),
+        next_role=row.next_role,
+        next_arm=row.next_arm,
+        move_phase=row.move_phase,
+        move_since=_seconds(row.move_since),
+        held=row.held,
+        launch=row.launch.get("digest") or launch_of(row.model, row.tensor_parallel).digest,
     )
 
 

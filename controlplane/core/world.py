@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from controlplane.core.protocol import AgentFact, EngineFact, ModelRoute, Rank, RouterFact
+from controlplane.core.protocol import AgentFact, EngineFact, Mode, ModelRoute, Rank, RouterFact
+
+MAIN = "main"
+"""The arm of everybody but a canary's sessions."""
+
+PoolKey = tuple[str, str, str]
+"""(model, role, arm)."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +44,36 @@ class NodeState:
 
 @dataclass(frozen=True)
 class PoolState:
+    """`floor`: serving engines that a change leaves in it while it runs. `launch`: digest of what its engines are started
+    with now (core.launch)."""
+
     model: str
     role: str
     desired: int
     tensor_parallel: int = 1
     gpu_kinds: tuple[str, ...] = ()
     node_labels: Mapping[str, str] = field(default_factory=dict)
+    arm: str = MAIN
+    floor: int = 1
+    launch: str = ""
+
+    @property
+    def key(self) -> PoolKey:
+        return (self.model, self.role, self.arm)
+
+    @property
+    def name(self) -> str:
+        """As operators are told it, and as Plan.waiting names it."""
+        return f"{self.model}/{self.role}" if self.arm == MAIN else f"{self.model}/{self.arm}/{self.role}"
 
 
 @dataclass(frozen=True)
 class EngineState:
-    """One engine row. `state` is one of core.lifecycle.ENGINE. `ranks` without GPUs: the reservation was given back."""
+    """One engine row. `state` is one of core.lifecycle.ENGINE. `ranks` without GPUs: the reservation was given back.
+
+    `move_phase` is one of core.retask.PHASES and `move_since` when that began; without a phase, since when it has its role
+    (None: since its start). `held`: an operator keeps it out of the table. `launch`: digest of what it was started with.
+    """
 
     id: str
     model: str
@@ -72,10 +97,59 @@ class EngineState:
     ready_at: float | None = None
     failures: int = 0
     retry_at: float | None = None
+    next_role: str = ""
+    next_arm: str = ""
+    move_phase: str = ""
+    move_since: float | None = None
+    held: bool = False
+    launch: str = ""
+
+    @property
+    def pool(self) -> PoolKey:
+        """The pool it counts for: while it moves, the one it moves to."""
+        return (self.model, self.next_role or self.role, self.next_arm or self.arm)
+
+    @property
+    def moving(self) -> bool:
+        """It is on its way into another pool and takes no new work."""
+        return self.move_phase in ("leaving", "verifying")
+
+    @property
+    def serves(self) -> bool:
+        """Routers give it new work."""
+        return self.state == "ready" and self.wanted and not self.held and not self.moving
 
     @property
     def holds_gpus(self) -> bool:
         return any(rank.gpus for rank in self.ranks)
+
+
+@dataclass(frozen=True)
+class PairState:
+    """What is known of handing KV over from one engine to another. `state`: asked, verified or failed. `attempts` counts
+    probes that were asked for, without those sent again because nothing came back."""
+
+    prefill: str
+    decode: str
+    prefill_incarnation: int
+    decode_incarnation: int
+    state: str
+    attempts: int = 1
+    reason: str = ""
+    at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is desired of a model beside its pools. ModelRoute.mode is the mode that is served now.
+
+    `paused`: nothing new is begun for it (its operation is paused, or about to roll back); what has begun goes on and
+    healing too.
+    """
+
+    mode: Mode
+    paused: bool = False
+    retiring: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +194,39 @@ class World:
     serving_in_table: frozenset[str] = frozenset()
     drains: Mapping[str, DrainMark] = field(default_factory=dict)
     sent: Mapping[Sent, float] = field(default_factory=dict)
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    """Per model; a model without one is desired as it is served."""
+    pairs: tuple[PairState, ...] = ()
+
+    def target(self, model: ModelRoute) -> Target:
+        return self.targets.get(model.name) or Target(model.mode)
+
+    @cached_property
+    def by_id(self) -> Mapping[str, EngineState]:
+        return {engine.id: engine for engine in self.engines}
+
+    @cached_property
+    def members(self) -> Mapping[PoolKey, tuple[EngineState, ...]]:
+        """Wanted engines by the pool they count for, in order of their rows."""
+        found: dict[PoolKey, list[EngineState]] = {}
+        for engine in self.engines:
+            if engine.wanted:
+                found.setdefault(engine.pool, []).append(engine)
+        return {key: tuple(engines) for key, engines in found.items()}
+
+    @cached_property
+    def _pairs(self) -> Mapping[tuple[str, str], PairState]:
+        """Without those of earlier starts."""
+        number = {engine.id: engine.incarnation for engine in self.engines}
+        return {
+            (pair.prefill, pair.decode): pair
+            for pair in self.pairs
+            if number.get(pair.prefill) == pair.prefill_incarnation and number.get(pair.decode) == pair.decode_incarnation
+        }
+
+    def pair(self, prefill: str, decode: str) -> PairState | None:
+        """What is known of this pair as both engines run now."""
+        return self._pairs.get((prefill, decode))
 
     @cached_property
     def _nodes(self) -> dict[str, NodeState]:
