@@ -18,6 +18,7 @@ from controlplane.core.signing import node_key, seal
 from controlplane.fleet import models
 
 TICK = "control.tick"
+PROBE_PAIR = "control.probe_pair"
 TASKS = {
     "start": names.TASK_START_ENGINE,
     "stop": names.TASK_STOP_ENGINE,
@@ -25,6 +26,8 @@ TASKS = {
     "undrain": names.TASK_DRAIN_ENGINE,
     "tail_log": names.TASK_TAIL_LOG,
 }
+PROBE_EXPIRES_S = 5
+"""A probe that no worker has begun by then is dropped: the loop asks again."""
 STALE_AFTER_S = 30
 """A command that no agent has taken by then is dropped by the broker; the loop sends it again if it is still needed."""
 
@@ -105,3 +108,10 @@ def wake() -> None:
         app.send_task(TICK, queue=names.CONTROL_QUEUE, expires=10, retry=False, ignore_result=True)
     except OperationalError:
         pass
+
+
+def probe(pair: int) -> None:
+    """Have the pair with this row id probed (control.probing). Raises kombu's OperationalError."""
+    app.send_task(
+        PROBE_PAIR, args=[pair], queue=names.CONTROL_QUEUE, expires=PROBE_EXPIRES_S, retry=False, ignore_result=True
+    )

@@ -15,9 +15,11 @@ from controlplane.config import config
 from controlplane.control import commands
 from controlplane.control.loop import Loop
 from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
+from controlplane.control.probing import Prober
 
 app.conf.beat_schedule = {**app.conf.beat_schedule, **BEAT_SCHEDULE}
 _pacer = Pacer()
+_prober = Prober()
 for _chatty in ("celery.app.trace", "celery.worker.strategy", "celery.beat"):
     logging.getLogger(_chatty).setLevel(logging.WARNING)  # a tick every second is no news; what it does is logged by itself
 
@@ -31,6 +33,12 @@ def the_loop() -> Loop:
 @app.task(name=commands.TICK)  # type: ignore[untyped-decorator]
 def tick() -> None:
     the_loop().run()
+
+
+@app.task(name=commands.PROBE_PAIR)  # type: ignore[untyped-decorator]
+def probe_pair(pair: int) -> None:
+    """Begins the probe and returns at once: it must take no thread from ticks."""
+    _prober.start(pair)
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]

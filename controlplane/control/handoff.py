@@ -1,0 +1,223 @@
+"""One question to a pair of engines: a prefill leg on the one, a decode leg on the other, and what their counters say.
+
+The same legs as the router's. HTTP only, no rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from controlplane.common.engineclient import Answer, EngineClient, EngineSilent
+from controlplane.core.handoff_probe import ANSWER_TOKENS, MOST, Seen, Verdict, judge
+from controlplane.physics.enginemetrics import BadMetrics, read_engine_page
+
+DEADLINE_S = 10.0
+"""For all of it, while neither engine has requests waiting."""
+BUSY_DEADLINE_S = 30.0
+"""If one has: it may take that long before it gets to ours."""
+COUNTED_WITHIN_S = 1.0
+"""An engine's counters may follow its answer a step later."""
+LOOK_AGAIN_S = 0.01
+
+PULLED_TOKENS = "vllm:prompt_tokens_by_source_total/external_kv_transfer"
+PULLED_BYTES = "vllm:nixl_bytes_transferred_sum"
+WAITING = "vllm:num_requests_waiting"
+KEEP_KV = {"do_remote_decode": True, "do_remote_prefill": False}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One start of an engine. `url`: http://host:port."""
+
+    id: str
+    url: str
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`salt` keeps the prompt apart from whatever is in the engines' prefix caches."""
+
+    model: str
+    prompt: str = field(repr=False)
+    salt: str = field(repr=False)
+    by_parameters: bool
+    """The connector pulls what the prefill's answer names, and counts bytes; else KV goes through a shared store."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`handoff_ms`: from the prefill's end to the decode engine's first token; None: it gave none."""
+
+    verdict: Verdict
+    handoff_ms: float | None = None
+
+
+class _Failed(Exception):
+    """The question got no usable answer; says whose and why."""
+
+
+async def ask_pair(prefill: Endpoint, decode: Endpoint, asked: Asked, deadline: float) -> Outcome:
+    """Always an outcome. `deadline`: of the running loop's clock; later if one of the engines has requests waiting."""
+    during = _Stage()
+    try:
+        async with asyncio.timeout_at(deadline) as limit, _clients(prefill, decode) as (at_prefill, at_decode):
+            return await _ask(_Engine(prefill, at_prefill), _Engine(decode, at_decode), asked, limit, during)
+    except TimeoutError:
+        return _failed(f"{during.what} was not answered in time")
+    except EngineSilent as error:
+        return _failed(f"{during.what}: {error}")
+    except (_Failed, BadMetrics) as error:
+        return _failed(str(error))
+
+
+def _failed(reason: str) -> Outcome:
+    return Outcome(Verdict(False, reason))
+
+
+@dataclass
+class _Stage:
+    """What is being waited for, in words."""
+
+    what: str = ""
+
+
+@asynccontextmanager
+async def _clients(*endpoints: Endpoint) -> AsyncIterator[list[EngineClient]]:
+    clients = []
+    for endpoint in endpoints:
+        parts = urlsplit(endpoint.url)
+        clients.append(EngineClient(parts.hostname or "", parts.port or 80, endpoint.key))
+    try:
+        yield clients
+    finally:
+        for client in clients:
+            client.close()
+
+
+@dataclass(frozen=True)
+class _Engine:
+    endpoint: Endpoint
+    client: EngineClient
+
+    async def figures(self) -> dict[str, float]:
+        answer = await self.client.get("/metrics", BUSY_DEADLINE_S)
+        if answer.status != 200:
+            raise _Failed(f"{self.endpoint.id} answered {answer.status} when asked for its counters")
+        return dict(read_engine_page(answer.body.decode(errors="replace"), source=self.endpoint.id).figures)
+
+    async def complete(self, what: str, asked: Asked, **fields: Any) -> Answer:
+        body = {"model": asked.model, "prompt": asked.prompt, "cache_salt": asked.salt, "temperature": 0, **fields}
+        answer = await self.client.post("/v1/completions", body, BUSY_DEADLINE_S)
+        if answer.status != 200:
+            raise _Failed(f"{self.endpoint.id} answered {answer.status} to {what}{_why(answer)}")
+        return answer
+
+
+async def _ask(prefill: _Engine, decode: _Engine, asked: Asked, limit: asyncio.Timeout, during: _Stage) -> Outcome:
+    during.what = f"the counters of {decode.endpoint.id}"
+    before = await decode.figures()
+    during.what = f"the counters of {prefill.endpoint.id}"
+    if before.get(WAITING) or (await prefill.figures()).get(WAITING):
+        limit.reschedule((limit.when() or 0.0) + BUSY_DEADLINE_S - DEADLINE_S)
+    during.what = f"the prefill leg on {prefill.endpoint.id}"
+    handoff = {"kv_transfer_params": KEEP_KV} if asked.by_parameters else {}
+    first = _document(prefill, await prefill.complete("the prefill leg", asked, max_tokens=1, **handoff))
+    prefilled = time.monotonic()
+    if asked.by_parameters:
+        handoff = {"kv_transfer_params": _offer(prefill, first)}
+    during.what = f"the decode leg on {decode.endpoint.id}"
+    fields = {"max_tokens": ANSWER_TOKENS, "stream": True, "stream_options": {"include_usage": True}}
+    decoding = decode.complete("the decode leg", asked, **fields, **handoff)
+    # On the engine that has computed the prompt, so that the other's counters show the handoff alone.
+    whole = prefill.complete("the same prompt whole", asked, max_tokens=ANSWER_TOKENS)
+    streamed, alone = await asyncio.gather(decoding, whole)
+    text, usage = _events(decode, streamed)
+    during.what = f"the counters of {decode.endpoint.id}"
+    prompt_tokens = _tokens(usage.get("prompt_tokens")) or 0
+    grown = await _grown(decode, before, prompt_tokens)
+    details = usage.get("prompt_tokens_details")
+    seen = Seen(
+        prompt_tokens=prompt_tokens,
+        pulled_tokens=grown.get(PULLED_TOKENS, 0.0),
+        pulled_bytes=grown.get(PULLED_BYTES, 0.0),
+        cached_tokens=_tokens(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        same_text=text == _text(_document(prefill, alone)),
+    )
+    return Outcome(judge(seen, asked.by_parameters), (streamed.first_at - prefilled) * 1000)
+
+
+async def _grown(decode: _Engine, before: dict[str, float], prompt_tokens: int) -> dict[str, float]:
+    """By how much its counters have grown, once they show the prompt or will not any more."""
+    until, wait_s = time.monotonic() + COUNTED_WITHIN_S, LOOK_AGAIN_S
+    while True:
+        after = await decode.figures()
+        grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+        if grown.get(PULLED_TOKENS, 0.0) >= MOST * prompt_tokens or time.monotonic() >= until:
+            return grown
+        await asyncio.sleep(wait_s)
+        wait_s *= 2
+
+
+# --- reading answers ------------------------------------------------------------------------------------------------------
+
+
+def _document(engine: _Engine, answer: Answer) -> dict[str, Any]:
+    try:
+        document = answer.json()
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise _Failed(f"{engine.endpoint.id} answered no JSON object")
+    return document
+
+
+def _offer(prefill: _Engine, answer: dict[str, Any]) -> dict[str, Any]:
+    """What the decode leg is to be sent. Without it a decode engine computes the prompt, or dies (docs/vllm-facts.md)."""
+    offer = answer.get("kv_transfer_params")
+    if not isinstance(offer, dict) or offer.get("do_remote_prefill") is not True or not offer.get("remote_engine_id"):
+        raise _Failed(f"{prefill.endpoint.id} kept no KV for another engine: its connector is not set up to hand over")
+    return offer
+
+
+def _text(document: dict[str, Any]) -> str | None:
+    choices = document.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    text = choice.get("text") if isinstance(choice, dict) else None
+    return text if isinstance(text, str) else None
+
+
+def _events(decode: _Engine, answer: Answer) -> tuple[str, dict[str, Any]]:
+    """Text and usage of a streamed answer."""
+    text = ""
+    usage: dict[str, Any] = {}
+    for line in answer.body.splitlines():
+        data = line.removeprefix(b"data:").strip()
+        if data == line or data == b"[DONE]":
+            continue
+        event = _document(decode, Answer(200, data))
+        if "error" in event:
+            raise _Failed(f"{decode.endpoint.id} broke off the decode leg{_why(Answer(200, data))}")
+        text += _text(event) or ""
+        usage = event["usage"] if isinstance(event.get("usage"), dict) else usage
+    return text, usage
+
+
+def _tokens(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _why(answer: Answer) -> str:
+    """An engine's own words about an error, shortened."""
+    try:
+        error = json.loads(answer.body)["error"]
+        return f": {error['message']!s:.200}"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""

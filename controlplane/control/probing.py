@@ -1,0 +1,151 @@
+"""Asks a pair of engines to hand KV over, and writes on its row what was seen (core.handoff_probe judges it).
+
+A probe runs in a thread of its own beside the worker's tasks: an engine that hangs keeps nothing from a tick. It may die at
+any line: the row then stays `asked`, and the loop has it probed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import Error as DatabaseError
+from django.db import connection, connections
+from django.db.models import F
+from django.utils import timezone
+
+from controlplane.config import config
+from controlplane.control import commands
+from controlplane.control.handoff import DEADLINE_S, Asked, Endpoint, Outcome, ask_pair
+from controlplane.core.handoff_probe import make_prompt, word_count
+from controlplane.core.signing import engine_key, node_key
+from controlplane.fleet import models
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+"""Probes that one worker has in flight. More are dropped: the loop asks again."""
+TRIES = 2
+"""With a fresh prompt each. The first handshake of two engines may fail where the second does not (docs/vllm-facts.md)."""
+REASON_LENGTH = 500
+_CLAIMS = 0x70616972
+"""Class of PostgreSQL's advisory locks on probes in flight."""
+
+
+class Prober:
+    """The probes of one worker."""
+
+    def __init__(self) -> None:
+        self._running: set[int] = set()
+        self._lock = threading.Lock()
+
+    def start(self, pair: int) -> bool:
+        """Probe the pair with this row id, beside the caller. False: it is being probed, or too many are."""
+        with self._lock:
+            if pair in self._running or len(self._running) >= AT_ONCE:
+                return False
+            self._running.add(pair)
+        # A daemon: a worker that stops waits for no engine.
+        threading.Thread(target=self._run, args=(pair,), name=f"probe-{pair}", daemon=True).start()
+        return True
+
+    def _run(self, pair: int) -> None:
+        try:
+            probe_pair(pair)
+        except DatabaseError as error:
+            log.warning("pair %d was not probed: PostgreSQL cannot be used: %s", pair, type(error).__name__)
+        finally:
+            with self._lock:
+                self._running.discard(pair)
+            connections.close_all()
+
+
+def probe_pair(pair_id: int) -> None:
+    """Probe one pair now, if its row still asks for it and both engines are of the incarnations it names; then wake the
+    loop. Blocks for up to handoff.DEADLINE_S. Raises database errors."""
+    pair = _asked(pair_id)
+    if pair is None:
+        return
+    with _claimed(pair) as mine:
+        if not mine:
+            return
+        outcome = asyncio.run(_ask(_endpoint(pair.prefill), _endpoint(pair.decode), pair.prefill.model))
+        written = _write(pair, outcome)
+    if written:
+        told = logging.INFO if outcome.verdict.verified else logging.WARNING
+        log.log(told, "pair %s -> %s: %s", pair.prefill_id, pair.decode_id, outcome.verdict.reason)
+        commands.wake()
+
+
+def _asked(pair_id: int) -> models.Pair | None:
+    return (
+        models.Pair.objects.select_related("prefill__model", "decode")
+        .filter(
+            pk=pair_id,
+            state="asked",
+            prefill_incarnation=F("prefill__incarnation"),
+            decode_incarnation=F("decode__incarnation"),
+        )
+        .exclude(prefill__url="")
+        .exclude(decode__url="")
+        .first()
+    )
+
+
+@contextmanager
+def _claimed(pair: models.Pair) -> Iterator[bool]:
+    """True inside the block if no other worker probes these two incarnations; a worker that dies lets go."""
+    what = f"{pair.prefill_id}/{pair.prefill_incarnation}/{pair.decode_id}/{pair.decode_incarnation}"
+    key = (_CLAIMS, zlib.crc32(what.encode()) - (1 << 31))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s, %s)", key)
+        mine = bool(cursor.fetchone()[0])
+    try:
+        yield mine
+    finally:
+        if mine:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_unlock(%s, %s)", key)
+
+
+def _endpoint(engine: models.Engine) -> Endpoint:
+    node = engine.ranks.select_related("node").order_by("index").values_list("node__name", flat=True).first() or ""
+    key = engine_key(node_key(config().fleet_secret(), node), engine.id, engine.incarnation)
+    return Endpoint(engine.id, engine.url, key)
+
+
+async def _ask(prefill: Endpoint, decode: Endpoint, model: models.Model) -> Outcome:
+    """The outcome of the first question that verifies, or of the last, all within the deadline of one."""
+    words = word_count(model.block_size, model.max_model_len)
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    for left in reversed(range(TRIES)):
+        asked = Asked(model.name, make_prompt(words, secrets.randbelow), secrets.token_hex(8), model.connector == "nixl")
+        outcome = await ask_pair(prefill, decode, asked, deadline)
+        if outcome.verdict.verified or asyncio.get_running_loop().time() >= deadline or not left:
+            break
+    return outcome
+
+
+def _write(pair: models.Pair, outcome: Outcome) -> bool:
+    """Whether the row still was what was probed."""
+    row = models.Pair.objects.filter(
+        pk=pair.pk,
+        state="asked",
+        prefill_incarnation=pair.prefill_incarnation,
+        decode_incarnation=pair.decode_incarnation,
+    )
+    verdict = outcome.verdict
+    changed = row.update(
+        state="verified" if verdict.verified else "failed",
+        kv_bytes=verdict.kv_bytes,
+        handoff_ms=outcome.handoff_ms,
+        reason=verdict.reason[:REASON_LENGTH],
+        attempts=F("attempts") + 1,
+        at=timezone.now(),
+    )
+    return bool(changed)

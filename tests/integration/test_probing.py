@@ -1,0 +1,168 @@
+"""Probes of pairs against real simulated engines: what counts as proof that KV moves, and what is written about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.db import connection
+
+from controlplane.config import config
+from controlplane.control import handoff, probing
+from controlplane.control.probing import Prober, probe_pair
+from controlplane.core.signing import engine_key, node_key
+from controlplane.fleet import models
+from tests.simulated_engines import MODEL, RunningEngine, running, spec, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., RunningEngine]
+
+
+@pytest.fixture
+def start(tmp_path: Path, valkey: redis.Redis) -> Iterator[Start]:
+    """Starts an engine with the key that control derives, and makes its rows."""
+    model = models.Model.objects.create(name=MODEL, source="meta/llama", config={}, engine_kind="simulated", block_size=16)
+    node = models.Node.objects.create(name="n1")
+    with ExitStack() as stack:
+
+        def begin(id: str, connector: str = "nixl") -> RunningEngine:
+            key = engine_key(node_key(config().fleet_secret(), "n1"), id, 1)
+            engine = stack.enter_context(running(tmp_path, spec(id, connector=connector), key=key))
+            engine.http.headers["Authorization"] = f"Bearer {key}"
+            row = models.Engine.objects.create(
+                id=id, model=model, role="mixed", number=models.Engine.objects.count(), incarnation=1, url=engine.url
+            )
+            models.Rank.objects.create(engine=row, node=node)
+            return engine
+
+        yield begin
+
+
+def pair(prefill: str, decode: str) -> models.Pair:
+    return models.Pair.objects.create(prefill_id=prefill, prefill_incarnation=1, decode_id=decode, decode_incarnation=1)
+
+
+def probed(row: models.Pair) -> models.Pair:
+    probe_pair(row.pk)
+    row.refresh_from_db()
+    return row
+
+
+def test_both_directions_of_two_engines_are_verified_by_what_moved(start: Start) -> None:
+    one, other = start("e1"), start("e2")
+    there, back = probed(pair("e1", "e2")), probed(pair("e2", "e1"))
+    assert (there.state, back.state) == ("verified", "verified"), (there.reason, back.reason)
+    assert there.kv_bytes == other.page().counters["transfer_bytes"] > 0
+    assert back.kv_bytes == one.page().counters["transfer_bytes"] > 0
+    assert there.handoff_ms is not None and there.handoff_ms > 0
+    assert f"{there.kv_bytes:,} bytes" in there.reason
+    assert there.attempts == 1
+
+
+def test_every_probe_asks_something_else(start: Start) -> None:
+    start("e1")
+    other = start("e2")
+    row = pair("e1", "e2")
+    moved = []
+    for _ in range(2):
+        models.Pair.objects.update(state="asked")
+        assert probed(row).state == "verified", row.reason
+        moved.append(other.page().counters["external_tokens"])
+    assert moved[1] > 1.9 * moved[0]
+    assert not other.page().counters["prefix_hits"]
+
+
+def test_a_decode_engine_that_computes_the_prompt_itself_is_found_out_though_its_answer_is_right(start: Start) -> None:
+    start("e1")
+    start("e2", connector="none")
+    row = probed(pair("e1", "e2"))
+    assert row.state == "failed"
+    assert "no KV moved: by the decode engine's counters 0 of" in row.reason
+
+
+def test_a_prefill_engine_that_keeps_no_kv_is_found_out(start: Start) -> None:
+    start("e1", connector="none")
+    start("e2")
+    row = probed(pair("e1", "e2"))
+    assert (row.state, row.reason) == (
+        "failed",
+        "e1 kept no KV for another engine: its connector is not set up to hand over",
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"transfer": "corrupt"}, "the answer is not that of the same prompt answered whole"),
+        ({"transfer": "fail"}, "e2 broke off the decode leg"),
+        ({"status": 503}, "e2 answered 503 to the decode leg"),
+    ],
+)
+def test_a_handoff_that_goes_wrong_fails_with_what_was_seen(fault: dict[str, Any], said: str, start: Start) -> None:
+    start("e1")
+    assert start("e2").http.post("/twinpool/faults", json=fault).status_code == 200
+    row = probed(pair("e1", "e2"))
+    assert row.state == "failed"
+    assert said in row.reason
+
+
+def test_one_handshake_that_fails_is_tried_again(start: Start) -> None:
+    start("e1")
+    start("e2").http.post("/twinpool/faults", json={"transfer": {"mode": "fail", "count": 1}})
+    assert probed(pair("e1", "e2")).state == "verified"
+
+
+def test_an_engine_that_is_gone_fails_the_pair(start: Start) -> None:
+    start("e1")
+    start("e2").kill()
+    row = probed(pair("e1", "e2"))
+    assert (row.state, row.reason.split(": ")[0]) == ("failed", "the counters of e2")
+
+
+def test_an_engine_that_hangs_keeps_nobody_waiting_and_fails_in_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "DEADLINE_S", 1.0)
+    start("e1")
+    start("e2").http.post("/twinpool/faults", json={"hang": "steps"})
+    row, prober = pair("e1", "e2"), Prober()
+    assert prober.start(row.pk)
+    assert not prober.start(row.pk), "one pair was probed twice at once"
+    row.refresh_from_db()
+    assert row.state == "asked", "the caller was kept until the probe had ended"
+    until(lambda: models.Pair.objects.filter(pk=row.pk, state="failed").exists())
+    row.refresh_from_db()
+    assert row.reason == "the decode leg on e2 was not answered in time"
+    until(lambda: not prober._running)
+
+
+def test_a_row_that_means_other_starts_of_its_engines_is_left_alone(start: Start) -> None:
+    start("e1")
+    other = start("e2")
+    row = pair("e1", "e2")
+    models.Engine.objects.filter(id="e2").update(incarnation=2)
+    assert probed(row).state == "asked"
+    assert not other.page().counters["prompt_tokens"]
+
+
+def test_what_was_seen_of_an_earlier_start_is_not_written(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    start("e1")
+    start("e2")
+    row = pair("e1", "e2")
+
+    async def while_it_restarts(*args: Any) -> handoff.Outcome:
+        outcome = await handoff.ask_pair(*args)
+        await asyncio.to_thread(another_start)
+        return outcome
+
+    def another_start() -> None:
+        models.Pair.objects.filter(pk=row.pk).update(decode_incarnation=2)
+        connection.close()
+
+    monkeypatch.setattr(probing, "ask_pair", while_it_restarts)
+    row = probed(row)
+    assert (row.state, row.reason, row.attempts) == ("asked", "", 0)
