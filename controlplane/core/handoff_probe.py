@@ -72,9 +72,8 @@ def judge(seen: Seen, counts_bytes: bool) -> Verdict:
         came = f"{seen.pulled_tokens:.0f} of {tokens} prompt tokens came from the prefill engine"
         return Verdict(False, f"no KV moved: by the decode engine's counters {came}")
     if seen.cached_tokens is not None and seen.cached_tokens < MOST * tokens:
-        return Verdict(
-            False, f"no KV moved: the decode engine computed {tokens - seen.cached_tokens} of {tokens} tokens itself"
-        )
+        computed = f"{tokens - seen.cached_tokens} of {tokens} prompt tokens"
+        return Verdict(False, f"no KV moved: the decode engine says that it computed {computed}")
     if counts_bytes and seen.pulled_bytes <= 0:
         return Verdict(False, "no KV moved: the decode engine's connector counted no bytes")
     if not seen.same_text:
