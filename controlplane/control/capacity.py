@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from controlplane.control.facts import Facts
@@ -13,15 +13,16 @@ from controlplane.core.world import GpuState
 from controlplane.fleet import models
 
 
-def why_not(demands: Iterable[tuple[models.Pool, int]]) -> tuple[str, ...]:
-    """Empty if each pool's further engines would fit, else what fits and what is missing.
+def why_not(demands: Iterable[tuple[models.Pool, int]], freed: Collection[str] = ()) -> tuple[str, ...]:
+    """Empty if each pool's further engines would fit, else what fits and what is missing. `freed`: ids of engines that give
+    their GPUs back first.
 
     While a node has never reported nobody knows what fits: then nothing is refused, and the loop says what it waits for.
     """
     nodes = read_nodes(Facts())
     if any(node.seen_at is None and not node.lost for node in nodes):
         return ()
-    gpus = read_gpus()
+    gpus = tuple(replace(gpu, engine="") if gpu.engine in freed else gpu for gpu in read_gpus())
     peers = Counter((engine.model, rank.node) for engine in read_engines() for rank in engine.ranks)
     for pool, count in demands:
         model = pool.model.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +11,6 @@ from django.core.management.base import CommandError
 
 from controlplane.control.refused import Refused
 from controlplane.fleet.models import Operation
-
-
-def actor() -> str:
-    """Who is named in the audit for a command typed on the control plane's machine."""
-    try:
-        return f"cli:{getpass.getuser()}"
-    except (KeyError, OSError):
-        return "cli"
 
 
 @contextmanager

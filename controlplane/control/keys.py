@@ -13,15 +13,17 @@ from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.control import newkey
-from controlplane.control.actions import record_change
+from controlplane.control.actions import forbid, record_change
+from controlplane.control.actor import Actor
 from controlplane.control.newkey import NewKey
 from controlplane.control.refused import Refused, refuse_all
 from controlplane.core.protocol import KeyEntry
 from controlplane.fleet import models
 
 
-def add_key(actor: str, new: NewKey, *, reason: str = "") -> tuple[models.Operation, str]:
+def add_key(actor: Actor, new: NewKey, *, reason: str = "") -> tuple[models.Operation, str]:
     """Let clients that send a new key in. Returns the operation and the key, which nobody can read again."""
+    forbid(actor, "add_key")
     served = {name for row in models.Model.objects.all() for name in (row.name, *row.aliases)}
     refuse_all("invalid", newkey.problems(new, served))
     secret = newkey.new_secret()
@@ -43,11 +45,12 @@ def add_key(actor: str, new: NewKey, *, reason: str = "") -> tuple[models.Operat
             taken = f"key {new.name} exists already (a revoked one keeps its name): choose another name"
             raise Refused("invalid", taken) from error
         after = {name: value for name, value in asdict(new).items() if name != "name"}
-        return record_change("add_key", actor, reason, f"key:{new.name}", after=after), secret
+        return record_change("add_key", actor, reason, f"key:{new.name}", after=after, done=True), secret
 
 
-def revoke_key(actor: str, name: str, *, reason: str = "") -> models.Operation:
+def revoke_key(actor: Actor, name: str, *, reason: str = "") -> models.Operation:
     """Let clients that send this key in no more, for good. The row stays, so that its name is never another key's."""
+    forbid(actor, "revoke_key")
     with transaction.atomic():
         found = models.InferenceKey.objects.select_for_update().filter(name=name)
         row = found.first() if newkey.NAME.fullmatch(name) else None
@@ -57,7 +60,9 @@ def revoke_key(actor: str, name: str, *, reason: str = "") -> models.Operation:
         if row.revoked:
             raise Refused("invalid", f"key {name} is revoked already")
         models.InferenceKey.objects.filter(pk=row.pk).update(revoked=True)
-        return record_change("revoke_key", actor, reason, f"key:{name}", before={"team": row.team, "revoked": False})
+        return record_change(
+            "revoke_key", actor, reason, f"key:{name}", before={"team": row.team, "revoked": False}, done=True
+        )
 
 
 def valid_keys(now: datetime) -> tuple[KeyEntry, ...]:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-Code = Literal["invalid", "not_found", "busy", "no_capacity"]
+Kind = Literal["invalid", "not_found", "busy", "stale", "forbidden", "no_capacity", "frozen", "unsafe"]
+"""stale: the model changed since it was read; forbidden: the actor's role does not allow it; frozen: somebody forbade
+changes for a time; unsafe: too few engines would be left to serve."""
 
 
 class Refused(Exception):
-    """An action was refused and changed nothing. `reasons` are for the operator: what is wrong and what would do."""
+    """An action was refused and changed nothing. `reasons` are for the operator: what is wrong and what would do.
+    `operation`: the one that is in the way, of kind busy."""
 
-    def __init__(self, code: Code, *reasons: str) -> None:
+    def __init__(self, kind: Kind, *reasons: str, operation: int | None = None) -> None:
         super().__init__("; ".join(reasons))
-        self.code: Code = code
+        self.kind: Kind = kind
         self.reasons = reasons
+        self.operation = operation
 
 
-def refuse_all(code: Code, reasons: Iterable[str]) -> None:
+def refuse_all(kind: Kind, reasons: Iterable[str]) -> None:
     """Raise Refused if there is any reason."""
     found = tuple(reasons)
     if found:
-        raise Refused(code, *found)
+        raise Refused(kind, *found)

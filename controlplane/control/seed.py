@@ -7,12 +7,13 @@ from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
 
 from controlplane.control import actions
+from controlplane.control.actor import Actor
 from controlplane.control.newmodel import NewModel, NewPool
 from controlplane.core.scenes import Scene, SceneModel
 from controlplane.fleet import models
 from controlplane.physics.catalog import read_config
 
-ACTOR = "setup"
+ACTOR = Actor.system("setup")
 ADMIN = "admin"
 
 

@@ -345,6 +345,8 @@ class Step(models.Model):
     verb = models.CharField(max_length=32)
     role = models.CharField(max_length=8, blank=True)
     """start, stop: the pool whose engine is meant; retask: the new role."""
+    arm = models.CharField(max_length=32, default=MAIN)
+    """Of that pool."""
     engine = models.CharField(max_length=16, blank=True)
     """Empty until the loop has chosen one."""
     state = models.CharField(max_length=16, default="waiting")

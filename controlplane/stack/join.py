@@ -146,12 +146,13 @@ def _make_known(state: StateFolder, node: str) -> None:
         os.environ.setdefault(name, value)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     django.setup()
-    from controlplane.control import actions, cli
+    from controlplane.control import actions
+    from controlplane.control.actor import Actor
     from controlplane.fleet.models import Node
 
     try:
         if not Node.objects.filter(name=node).exists():
-            actions.add_node(cli.actor(), node, reason="join-token")
+            actions.add_node(Actor.command_line(), node, reason="join-token")
     except OperationalError:
         message = f"twinpool: the database does not answer: run `manage.py add_node {node}` when the stack runs"
         print(message, file=sys.stderr)

@@ -14,12 +14,15 @@ import redis
 from kombu import Connection, Exchange, Queue
 
 from controlplane.config import config
+from controlplane.control.actor import Actor
 from controlplane.control.loop import Loop
 from controlplane.core import names
 from controlplane.core.codec import decode, encode
 from controlplane.core.fake_node import FakeNode
 from controlplane.core.protocol import Command, EngineFact, RouterFact, RoutingTable
 from controlplane.core.signing import node_key, router_key, seal, table_key, unseal
+
+ANN = Actor("ann", "admin")
 
 
 def until(what: str, check: Callable[[], Any], timeout_s: float = 60.0) -> Any:

@@ -19,7 +19,7 @@ from controlplane.core.kvsize import transfer_bytes
 from controlplane.core.modelconfig import read_shape
 from controlplane.fleet import models
 from controlplane.physics.catalog import CONFIGS, config_names, read_config
-from tests.integration.control_kit import until
+from tests.integration.control_kit import ANN, until
 
 pytestmark = pytest.mark.django_db
 
@@ -40,7 +40,7 @@ def node() -> models.Node:
 def model(node: models.Node) -> models.Model:
     """A disaggregated model with a ready engine in each pool."""
     pools = (NewPool("prefill", 1), NewPool("decode", 1))
-    actions.register_model("ann", replace(NEW, mode="disaggregated", pools=pools))
+    actions.register_model(ANN, replace(NEW, mode="disaggregated", pools=pools))
     row = models.Model.objects.get(name="m")
     for number, role in enumerate(("prefill", "decode"), 1):
         models.Engine.objects.create(id=f"e-{number}", model=row, role=role, number=number, kind="simulated", state="ready")
@@ -62,7 +62,7 @@ def refusal(action: Any, *args: Any, **options: Any) -> Refused:
 
 
 def test_registering_a_model_makes_its_pools_operation_and_audit_entry(node: models.Node) -> None:
-    operation = actions.register_model("ann", NEW, reason="asked for")
+    operation = actions.register_model(ANN, NEW, reason="asked for")
     model = models.Model.objects.get(name="m")
     assert (model.kv_bytes_per_token, model.max_model_len, model.block_size) == (147_456, 40_960, 16)
     assert list(model.pools.values_list("role", "desired_engines")) == [("mixed", 1)]
@@ -76,7 +76,7 @@ def test_registering_a_model_makes_its_pools_operation_and_audit_entry(node: mod
 @pytest.mark.parametrize("name", config_names())
 def test_every_config_that_ships_can_be_registered_and_routed(node: models.Node, name: str) -> None:
     config = (CONFIGS / f"{name}.json").read_text()
-    actions.register_model("ann", replace(NEW, config=config, pools=(NewPool("mixed", 0),)))
+    actions.register_model(ANN, replace(NEW, config=config, pools=(NewPool("mixed", 0),)))
     route = model_route(models.Model.objects.get(name="m"))
     shape = read_shape(read_config(name))
     for tokens in (1, 100, 4096, 100_000):
@@ -88,7 +88,7 @@ def test_every_config_that_ships_can_be_registered_and_routed(node: models.Node,
     [({}, 147_456), ({"kv_cache_dtype": "fp8"}, 73_728), ({"dtype": "float32"}, 294_912), ({"dtype": "auto"}, 147_456)],
 )
 def test_kv_bytes_follow_the_engines_arguments(node: models.Node, args: dict[str, Any], per_token: int) -> None:
-    actions.register_model("ann", replace(NEW, engine_kind="vllm", engine_args=args))
+    actions.register_model(ANN, replace(NEW, engine_kind="vllm", engine_args=args))
     assert models.Model.objects.get(name="m").kv_bytes_per_token == per_token
 
 
@@ -102,7 +102,7 @@ def test_infinity_in_a_config_becomes_null() -> None:
 
 @pytest.mark.parametrize("mode", ["disaggregated", "conditional"])
 def test_pools_that_the_mode_needs_are_made_empty(node: models.Node, mode: str) -> None:
-    actions.register_model("ann", replace(NEW, mode=mode, pools=()))
+    actions.register_model(ANN, replace(NEW, mode=mode, pools=()))
     assert list(models.Pool.objects.values_list("role", "desired_engines")) == [("prefill", 0), ("decode", 0)]
 
 
@@ -148,18 +148,18 @@ def without(field: str) -> dict[str, Any]:
     ],
 )
 def test_a_bad_model_is_refused_with_a_reason(node: models.Node, change: dict[str, Any], reason: str) -> None:
-    refused = refusal(actions.register_model, "ann", replace(NEW, **change))
-    assert refused.code == "invalid"
+    refused = refusal(actions.register_model, ANN, replace(NEW, **change))
+    assert refused.kind == "invalid"
     assert any(reason in each for each in refused.reasons), refused.reasons
 
 
 def test_every_problem_is_named_at_once(node: models.Node) -> None:
-    refused = refusal(actions.register_model, "ann", replace(NEW, name="?", mode="both", config="x"))
+    refused = refusal(actions.register_model, ANN, replace(NEW, name="?", mode="both", config="x"))
     assert len(refused.reasons) == 3
 
 
 def test_a_name_is_given_once(model: models.Model) -> None:
-    refused = refusal(actions.register_model, "ann", replace(NEW, name="x", aliases=("m",)))
+    refused = refusal(actions.register_model, ANN, replace(NEW, name="x", aliases=("m",)))
     assert "the name m is taken by model m; to correct that one, scale its pools to 0 and remove_model it" in str(refused)
 
 
@@ -170,7 +170,7 @@ def test_a_name_is_given_once_even_at_the_same_moment() -> None:
 
     def second() -> None:
         try:
-            actions.register_model("bob", replace(NEW, name="b", aliases=("shared",)))
+            actions.register_model(ANN, replace(NEW, name="b", aliases=("shared",)))
         except Refused as error:
             refused.append(error)
         finally:
@@ -178,7 +178,7 @@ def test_a_name_is_given_once_even_at_the_same_moment() -> None:
 
     thread = threading.Thread(target=second)
     with transaction.atomic():
-        actions.register_model("ann", replace(NEW, aliases=("shared",)))
+        actions.register_model(ANN, replace(NEW, aliases=("shared",)))
         thread.start()
         until("waiting for us", lambda: _waits_for_a_lock() or not thread.is_alive())
     thread.join(60)
@@ -192,23 +192,23 @@ def _waits_for_a_lock() -> bool:
 
 
 def test_a_pool_is_scaled_with_steps_for_the_difference(model: models.Model) -> None:
-    operation = actions.scale_pool("ann", "m", "decode", 3, reason="more")
+    operation = actions.scale_pool(ANN, "m", "decode", 3, reason="more")
     assert models.Pool.objects.get(role="decode").desired_engines == 3
     assert [(step.verb, step.role, step.engine) for step in operation.steps.all()] == [("start", "decode", "")] * 2
-    assert (operation.before, operation.after) == ({"role": "decode", "engines": 1}, {"role": "decode", "engines": 3})
-    smaller = actions.scale_pool("ann", "m", "decode", 0)
+    assert (operation.before, operation.after) == ({"pools": {"decode": 1}}, {"pools": {"decode": 3}})
+    smaller = actions.scale_pool(ANN, "m", "decode", 0)
     assert [(step.verb, step.role) for step in smaller.steps.all()] == [("stop", "decode")]
 
 
 def test_a_newer_size_supersedes_the_steps_of_an_older_one(model: models.Model) -> None:
-    older = actions.scale_pool("ann", "m", "decode", 3)
-    newer = actions.scale_pool("ann", "m", "decode", 2)
+    older = actions.scale_pool(ANN, "m", "decode", 3)
+    newer = actions.scale_pool(ANN, "m", "decode", 2)
     assert {(step.state, step.reason) for step in older.steps.all()} == {("skipped", f"superseded by operation {newer.pk}")}
 
 
 def test_a_size_that_does_not_fit_is_refused_saying_what_would(model: models.Model) -> None:
-    refused = refusal(actions.scale_pool, "ann", "m", "decode", 9)
-    assert refused.code == "no_capacity"
+    refused = refusal(actions.scale_pool, ANN, "m", "decode", 9)
+    assert refused.kind == "no_capacity"
     assert refused.reasons == (
         "pool m/decode: 4 of 8 more engines would fit; the next one needs 1 free GPU on one node",
         "n1: has 0 of 4 fitting GPUs free, 1 too few",
@@ -220,40 +220,40 @@ def test_a_refusal_counts_what_draining_engines_give_back(model: models.Model) -
     models.Engine.objects.filter(id="e-2").update(wanted=False, state="draining")
     rank = models.Rank.objects.create(engine_id="e-2", node=models.Node.objects.get())
     models.Reservation.objects.create(gpu_id="g0", rank=rank)
-    refused = refusal(actions.scale_pool, "ann", "m", "decode", 4)
+    refused = refusal(actions.scale_pool, ANN, "m", "decode", 4)
     assert refused.reasons[-1] == "1 fitting GPUs become free when draining ends: ask again then"
 
 
 def test_an_empty_model_is_removed_and_may_come_again(model: models.Model) -> None:
     models.Pool.objects.update(desired_engines=0)
     models.Engine.objects.update(wanted=False, state="stopped")
-    operation = actions.remove_model("ann", "m", reason="wrong config")
+    operation = actions.remove_model(ANN, "m", reason="wrong config")
     assert not models.Model.objects.exists() and not models.Engine.objects.exists()
     assert (operation.verb, operation.before["source"]) == ("remove_model", "org/m")
     assert models.AuditEntry.objects.filter(subject="model:m").count() == 2
-    actions.register_model("ann", NEW)
+    actions.register_model(ANN, NEW)
 
 
 def test_a_model_in_use_is_not_removed(model: models.Model) -> None:
-    assert "pool prefill wants 1 engines: first scale_pool m prefill 0" in refusal(actions.remove_model, "ann", "m").reasons
+    assert "pool prefill wants 1 engines: first scale_pool m prefill 0" in refusal(actions.remove_model, ANN, "m").reasons
     models.Pool.objects.update(desired_engines=0)
     models.Engine.objects.filter(id="e-1").update(wanted=False, state="draining")
     models.Engine.objects.filter(id="e-2").update(wanted=False, state="stopped")
     rank = models.Rank.objects.create(engine_id="e-2", node=models.Node.objects.get())
     models.Reservation.objects.create(gpu_id="g0", rank=rank)
-    assert refusal(actions.remove_model, "ann", "m").reasons == (
+    assert refusal(actions.remove_model, ANN, "m").reasons == (
         "engine e-1 is draining: wait until it has stopped and its GPUs are free",
         "engine e-2 is stopped: wait until it has stopped and its GPUs are free",
     )
 
 
 def test_a_reason_is_no_essay(node: models.Node) -> None:
-    assert "at most 500 characters, not 501" in str(refusal(actions.add_node, "ann", "n2", reason="x" * 501))
+    assert "at most 500 characters, not 501" in str(refusal(actions.add_node, ANN, "n2", reason="x" * 501))
 
 
 def test_nothing_is_refused_for_room_while_a_node_has_not_reported(model: models.Model) -> None:
-    actions.add_node("ann", "n2")
-    actions.scale_pool("ann", "m", "decode", 9)
+    actions.add_node(ANN, "n2")
+    actions.scale_pool(ANN, "m", "decode", 9)
     assert models.Pool.objects.get(role="decode").desired_engines == 9
 
 
@@ -266,12 +266,12 @@ def test_nothing_is_refused_for_room_while_a_node_has_not_reported(model: models
     ],
 )
 def test_a_scale_that_makes_no_sense_is_refused(model: models.Model, args: Any, code: str, reason: str) -> None:
-    refused = refusal(actions.scale_pool, "ann", *args)
-    assert (refused.code, refused.reasons) == (code, (reason,))
+    refused = refusal(actions.scale_pool, ANN, *args)
+    assert (refused.kind, refused.reasons) == (code, (reason,))
 
 
 def test_roles_are_exchanged(model: models.Model) -> None:
-    operation = actions.exchange_roles("ann", "m", "e-1", "e-2", reason="try")
+    operation = actions.exchange_roles(ANN, "m", "e-1", "e-2", reason="try")
     assert dict(models.Engine.objects.values_list("id", "role")) == {"e-1": "decode", "e-2": "prefill"}
     assert [(step.verb, step.role, step.engine) for step in operation.steps.all()] == [
         ("retask", "decode", "e-1"),
@@ -295,41 +295,41 @@ def test_an_exchange_that_cannot_be_is_refused(
 ) -> None:
     if change:
         models.Engine.objects.filter(id="e-2").update(**change)
-    refused = refusal(actions.exchange_roles, "ann", "m", "e-1", second)
-    assert refused.code == code and reason in str(refused)
+    refused = refusal(actions.exchange_roles, ANN, "m", "e-1", second)
+    assert refused.kind == code and reason in str(refused)
 
 
 def test_a_busy_model_is_refused(model: models.Model) -> None:
-    first = actions.exchange_roles("ann", "m", "e-1", "e-2")
+    first = actions.exchange_roles(ANN, "m", "e-1", "e-2")
     for action, args in ((actions.exchange_roles, ("m", "e-1", "e-2")), (actions.scale_pool, ("m", "decode", 2))):
-        refused = refusal(action, "ann", *args)
-        assert refused.code == "busy"
-        assert refused.reasons == (f"operation {first.pk} (exchange_roles) still runs on m: wait for it",)
+        refused = refusal(action, ANN, *args)
+        assert refused.kind == "busy"
+        assert refused.reasons == (f"operation {first.pk} (exchange_roles) of ann still runs on m: wait for it, or cancel it",)
 
 
 def test_a_node_is_added_once_and_with_a_proper_name(node: models.Node) -> None:
-    actions.add_node("ann", "gpu-1", labels={"zone": "a"})
+    actions.add_node(ANN, "gpu-1", labels={"zone": "a"})
     assert models.Node.objects.get(name="gpu-1").labels == {"zone": "a"}
-    assert "exists already" in str(refusal(actions.add_node, "ann", "gpu-1"))
-    assert "letters, digits" in str(refusal(actions.add_node, "ann", "../x"))
-    assert "at most 63" in str(refusal(actions.add_node, "ann", "x" * 64))
+    assert "exists already" in str(refusal(actions.add_node, ANN, "gpu-1"))
+    assert "letters, digits" in str(refusal(actions.add_node, ANN, "../x"))
+    assert "at most 63" in str(refusal(actions.add_node, ANN, "x" * 64))
 
 
 def test_only_a_failed_engine_is_tried_again(model: models.Model) -> None:
-    assert "e-1 is ready" in str(refusal(actions.retry_engine, "ann", "e-1"))
-    assert "there is no engine" in str(refusal(actions.retry_engine, "ann", "e-9"))
+    assert "e-1 is ready" in str(refusal(actions.retry_engine, ANN, "e-1"))
+    assert "there is no engine" in str(refusal(actions.retry_engine, ANN, "e-9"))
     models.Engine.objects.filter(id="e-1").update(state="failed", failures=5)
-    actions.retry_engine("ann", "e-1")
+    actions.retry_engine(ANN, "e-1")
     assert models.Engine.objects.get(id="e-1").failures == 0
 
 
 def test_text_with_a_nul_character_is_kept_without_it(node: models.Node) -> None:
-    assert actions.add_node("ann", "n2", reason="a\x00b").reason == "ab"
+    assert actions.add_node(ANN, "n2", reason="a\x00b").reason == "ab"
 
 
 @pytest.mark.parametrize("statement", ["UPDATE fleet_auditentry SET actor = 'x'", "DELETE FROM fleet_auditentry"])
 def test_the_application_can_only_add_to_the_audit(node: models.Node, statement: str) -> None:
-    actions.add_node("ann", "n2")
+    actions.add_node(ANN, "n2")
     with pytest.raises(ProgrammingError, match="permission denied"), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(statement)
     assert models.AuditEntry.objects.get().actor == "ann"

@@ -21,7 +21,7 @@ from controlplane.core import names
 from controlplane.core.scenes import SCENES
 from controlplane.fleet import models
 from controlplane.stack.postgres import EmbeddedPostgres
-from tests.integration.control_kit import FakeFleet, Gate, new_loop, until
+from tests.integration.control_kit import ANN, FakeFleet, Gate, new_loop, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -97,7 +97,7 @@ def test_a_worker_survives_kills_and_outages(worker: Worker, fleet: FakeFleet) -
     until("ready", lambda: all_ready(fleet), 60)
 
     worker.kill()
-    actions.scale_pool("ann", QWEN, "mixed", 5)
+    actions.scale_pool(ANN, QWEN, "mixed", 5)
     worker.start()
     until("larger after a kill", lambda: all_ready(fleet, 5), 60)
 
@@ -113,7 +113,7 @@ def test_a_worker_survives_kills_and_outages(worker: Worker, fleet: FakeFleet) -
     )
 
     worker.valkey.shut()
-    actions.scale_pool("ann", QWEN, "mixed", 6)
+    actions.scale_pool(ANN, QWEN, "mixed", 6)
     time.sleep(1)  # not a wait for anything: the outage must simply last
     worker.valkey.open()
     until("larger after Valkey was away", lambda: all_ready(fleet, 6), 60)

@@ -25,7 +25,7 @@ from controlplane.core.protocol import RouterFact
 from controlplane.core.scenes import SCENES
 from controlplane.core.signing import node_key, router_key, seal
 from controlplane.fleet import models
-from tests.integration.control_kit import FakeFleet, new_loop
+from tests.integration.control_kit import ANN, FakeFleet, new_loop
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -92,9 +92,9 @@ def test_a_satisfied_fleet_is_left_alone(demo: FakeFleet, loop: Loop) -> None:
 
 
 def test_a_larger_pool_gets_engines_and_a_smaller_one_is_drained(demo: FakeFleet, loop: Loop) -> None:
-    larger = actions.scale_pool("ann", QWEN, "mixed", 6, reason="rush hour")
+    larger = actions.scale_pool(ANN, QWEN, "mixed", 6, reason="rush hour")
     demo.run(loop, "larger", lambda: len(demo.listed(QWEN)) == 6 and done(larger))
-    smaller = actions.scale_pool("ann", QWEN, "mixed", 5)
+    smaller = actions.scale_pool(ANN, QWEN, "mixed", 5)
     leaving = demo.run(loop, "retired", lambda: models.Engine.objects.filter(wanted=False).first())
     demo.node_of(leaving.id).work(leaving.id, 1)
     demo.run(loop, "out of the table", lambda: len(demo.listed(QWEN)) == 5)
@@ -111,7 +111,7 @@ def test_a_larger_pool_gets_engines_and_a_smaller_one_is_drained(demo: FakeFleet
 
 def test_an_engine_is_not_stopped_before_every_router_has_let_go(demo: FakeFleet, loop: Loop) -> None:
     demo.router_follows = False
-    smaller = actions.scale_pool("ann", QWEN, "mixed", 3)
+    smaller = actions.scale_pool(ANN, QWEN, "mixed", 3)
     demo.run(loop, "out of the table", lambda: len(demo.listed(QWEN)) == 3)
     step = demo.run(loop, "waiting", lambda: smaller.steps.filter(reason__contains="router r1").first())
     assert demo.fact(step.engine).state == "draining"  # type: ignore[union-attr]
@@ -122,7 +122,7 @@ def test_an_engine_is_not_stopped_before_every_router_has_let_go(demo: FakeFleet
 def test_roles_are_exchanged_on_a_live_pair(demo: FakeFleet, loop: Loop) -> None:
     prefill, decode = demo.listed(LLAMA, "prefill")[0], demo.listed(LLAMA, "decode")[0]
     demo.router_follows = False
-    operation = actions.exchange_roles("ann", LLAMA, prefill, decode)
+    operation = actions.exchange_roles(ANN, LLAMA, prefill, decode)
     demo.run(loop, "published", lambda: decode in demo.listed(LLAMA, "prefill"))
     assert not done(operation)
     demo.router_follows = True
@@ -178,7 +178,7 @@ def test_a_crash_loop_ends_and_an_operator_can_try_again(demo: FakeFleet, loop: 
         loop.run()
     assert node.starts == starts
     node.broken = False
-    operation = actions.retry_engine("ann", engine)
+    operation = actions.retry_engine(ANN, engine)
     demo.run(loop, "back", lambda: engine in demo.listed(QWEN) and done(operation))
 
 
@@ -221,7 +221,7 @@ def test_a_restored_database_raises_the_epoch(demo: FakeFleet, loop: Loop) -> No
 
 def test_everything_in_valkey_can_be_rebuilt(demo: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
     before = demo.table()
-    actions.scale_pool("ann", QWEN, "mixed", 5)
+    actions.scale_pool(ANN, QWEN, "mixed", 5)
     valkey.flushall()
     demo.run(loop, "larger", lambda: len(demo.listed(QWEN)) == 5)
     assert before is not None
@@ -259,10 +259,10 @@ def test_an_engine_whose_node_was_put_back_serves_again_and_its_numbers_still_ri
 
 
 def test_a_removed_model_leaves_the_table(demo: FakeFleet, loop: Loop) -> None:
-    actions.scale_pool("ann", QWEN, "mixed", 0)
+    actions.scale_pool(ANN, QWEN, "mixed", 0)
     demo.run(loop, "stopped", lambda: not models.Engine.objects.filter(model__name=QWEN).exclude(state="stopped"))
     demo.run(loop, "done", lambda: not read_open())
-    operation = actions.remove_model("ann", QWEN)
+    operation = actions.remove_model(ANN, QWEN)
     demo.run(loop, "done", lambda: done(operation))
     table = demo.table()
     assert table is not None and [model.name for model in table.models] == [LLAMA]
@@ -294,7 +294,7 @@ def test_a_silent_node_of_three_is_held_in_the_table(demo: FakeFleet, loop: Loop
 
 def test_one_silent_node_of_many_is_lost_and_comes_back(fleet: FakeFleet, loop: Loop, valkey: redis.Redis) -> None:
     seed(SCENES["demo"], "")
-    actions.add_node("ann", "n4")
+    actions.add_node(ANN, "n4")
     fleet.nodes["n4"] = FakeNode("n4", start_s=0)
     fleet.run(loop, "ready", lambda: len(fleet.listed(LLAMA)) == 4)
     lost = next(name for name, node in fleet.nodes.items() if any(f.model == LLAMA for f in node.engines.values()))

@@ -13,6 +13,7 @@ from controlplane.control.commands import read_spec
 from controlplane.control.newmodel import NewModel, NewPool
 from controlplane.fleet import models
 from controlplane.physics.catalog import CONFIGS
+from tests.integration.control_kit import ANN
 from workers.engines.simulated.settings import EventsConfig, settings_of
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +28,7 @@ def engine() -> models.Engine:
     """Placed on one GPU, not started."""
     node = models.Node.objects.create(name="n1", seen_at="2026-01-01T00:00:00Z")
     gpu = models.Gpu.objects.create(uuid="g1", node=node, index=0, kind="h100-sxm", memory_bytes=1)
-    actions.register_model("ann", NEW)
+    actions.register_model(ANN, NEW)
     model = models.Model.objects.get(name="m")
     row = models.Engine.objects.create(id="e-1", model=model, role="mixed", number=1, kind="simulated", state="starting")
     rank = models.Rank.objects.create(engine=row, index=0, node=node)

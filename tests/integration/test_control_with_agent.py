@@ -20,7 +20,7 @@ from controlplane.core.signing import node_key
 from controlplane.fleet import models
 from controlplane.physics.catalog import CONFIGS
 from tests.integration.agent_kit import AgentKit
-from tests.integration.control_kit import FakeFleet, new_loop, until
+from tests.integration.control_kit import ANN, FakeFleet, new_loop, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,17 +48,17 @@ def test_engines_live_and_die_as_their_rows_say(
     agent: AgentKit, router: FakeFleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loop = new_loop()
-    actions.add_node("ann", agent.node)
+    actions.add_node(ANN, agent.node)
     model = json.loads((CONFIGS / "qwen3-8b.json").read_text())
     pools = (NewPool("prefill", 1), NewPool("decode", 1))
-    actions.register_model("ann", NewModel("m", "org/m", model, engine_kind="simulated", mode="disaggregated", pools=pools))
+    actions.register_model(ANN, NewModel("m", "org/m", model, engine_kind="simulated", mode="disaggregated", pools=pools))
     router.run(loop, "ready", lambda: len(router.listed("m")) == 2, 60)
     prefill, decode = router.listed("m", "prefill")[0], router.listed("m", "decode")[0]
 
     call_command("engine_log", prefill)
     assert f"{prefill} serves m on 127.0.0.1" in capsys.readouterr().out
 
-    exchanged = actions.exchange_roles("ann", "m", prefill, decode)
+    exchanged = actions.exchange_roles(ANN, "m", prefill, decode)
     router.run(loop, "exchanged", lambda: has_ended(exchanged))
     assert router.listed("m", "decode") == [prefill]
 
@@ -73,7 +73,7 @@ def test_engines_live_and_die_as_their_rows_say(
     router.run(loop, "back", lambda: decode in router.listed("m"), 60)
     assert models.Engine.objects.get(id=decode).incarnation == 2
 
-    smaller = actions.scale_pool("ann", "m", "prefill", 0)
+    smaller = actions.scale_pool(ANN, "m", "prefill", 0)
     router.run(loop, "stopped", lambda: has_ended(smaller), 60)
     until("gone", lambda: not agent.engine_processes(decode))
     router.run(loop, "free", lambda: models.Reservation.objects.count() == 1)
@@ -82,7 +82,7 @@ def test_engines_live_and_die_as_their_rows_say(
     agent.engine_processes(prefill)[0].kill()
     router.run(loop, "given up", lambda: models.Engine.objects.filter(id=prefill, failures=MAX_FAILURES).exists())
     assert agent.engine_when("failed", prefill)
-    actions.scale_pool("ann", "m", "decode", 0)
+    actions.scale_pool(ANN, "m", "decode", 0)
     router.run(loop, "known to its agent as stopped", lambda: state_told(agent, prefill) == "stopped")
 
     agent.kill()

@@ -32,6 +32,7 @@ from controlplane.fleet import models
 from controlplane.router import identity
 from controlplane.router.errors import ApiError
 from tests.integration.agent_kit import until
+from tests.integration.control_kit import ANN
 from tests.integration.router_process import SECRET, RouterProcess, router_process
 
 pytestmark = pytest.mark.django_db
@@ -72,7 +73,7 @@ def counts() -> list[int]:
 def refusal(new: NewKey) -> str:
     before = counts()
     with pytest.raises(Refused) as refused:
-        add_key("ann", new)
+        add_key(ANN, new)
     assert counts() == before, "a refusal left something behind"
     return str(refused.value)
 
@@ -83,7 +84,7 @@ def bearer(secret: str) -> dict[bytes, bytes]:
 
 def test_a_new_key_is_stored_as_its_hash_with_operation_and_audit(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    operation, secret = add_key("ann", NEW, reason="for the web")
+    operation, secret = add_key(ANN, NEW, reason="for the web")
     assert secret.startswith("sk-") and len(secret) == 46
     row = models.InferenceKey.objects.get()
     assert (row.name, row.team, row.sha256, row.model_names) == ("web-1", "search", digest(secret), ["*"])
@@ -101,8 +102,8 @@ def test_keys_are_published_oldest_first_and_each_change_is_a_new_generation(
     publisher.publish(WORLD)
     empty = published(valkey)
     assert (empty.keys, empty.require_key) == ((), False)
-    _, first = add_key("ann", NEW)
-    _, second = add_key("ann", replace(NEW, name="a-2", requests_per_minute=None, tokens_per_minute=900))
+    _, first = add_key(ANN, NEW)
+    _, second = add_key(ANN, replace(NEW, name="a-2", requests_per_minute=None, tokens_per_minute=900))
     publisher.publish(WORLD)
     both = published(valkey)
     assert both.keys == (
@@ -112,14 +113,14 @@ def test_keys_are_published_oldest_first_and_each_change_is_a_new_generation(
     assert both.generation == empty.generation + 1
     publisher.publish(WORLD)
     assert published(valkey) == both, "nothing had changed"
-    revoke_key("ann", "web-1", reason="leaked")
+    revoke_key(ANN, "web-1", reason="leaked")
     publisher.publish(WORLD)
     assert [entry.sha256 for entry in published(valkey).keys] == [digest(second)]
     assert published(valkey).generation == both.generation + 1
 
 
 def test_an_expired_key_is_published_no_more() -> None:
-    _, secret = add_key("ann", replace(NEW, days=7))
+    _, secret = add_key(ANN, replace(NEW, days=7))
     now = timezone.now()
     assert [entry.sha256 for entry in valid_keys(now + timedelta(days=6))] == [digest(secret)]
     assert valid_keys(now + timedelta(days=8)) == ()
@@ -149,15 +150,15 @@ def test_a_key_that_cannot_be_is_refused_with_the_remedy(model: models.Model, ch
 
 
 def test_a_name_is_one_keys_for_good() -> None:
-    add_key("ann", NEW)
+    add_key(ANN, NEW)
     assert "choose another name" in refusal(NEW)
-    revoke_key("ann", "web-1")
+    revoke_key(ANN, "web-1")
     assert "choose another name" in refusal(NEW)
     with pytest.raises(Refused, match="revoked already"):
-        revoke_key("ann", "web-1")
+        revoke_key(ANN, "web-1")
     for unknown in ("web-2", "\udcff", "\x00"):
         with pytest.raises(Refused, match="there is no key"):
-            revoke_key("ann", unknown)
+            revoke_key(ANN, unknown)
 
 
 def test_the_database_takes_no_digest_that_routers_would_refuse() -> None:
@@ -190,7 +191,7 @@ def test_keys_are_made_listed_and_revoked_as_typed(model: models.Model, capsys: 
 def test_a_client_elsewhere_is_let_in_by_its_key_and_else_told_the_remedy(
     publisher: TablePublisher, valkey: redis.Redis
 ) -> None:
-    _, secret = add_key("ann", NEW)
+    _, secret = add_key(ANN, NEW)
     publisher.publish(WORLD)
     table = published(valkey)
     assert identity.authenticate(table, {}, local=True) is None
@@ -205,7 +206,7 @@ def test_a_client_elsewhere_is_let_in_by_its_key_and_else_told_the_remedy(
 def test_a_router_process_accepts_a_key_until_it_is_revoked(
     publisher: TablePublisher, valkey: redis.Redis, valkey_url: str, tmp_path: Path
 ) -> None:
-    _, secret = add_key("ann", NEW)
+    _, secret = add_key(ANN, NEW)
     with router_process(tmp_path, valkey_url, "--valkey", "--cache", str(tmp_path / "cache" / "table.json")) as router:
         generation = publisher.publish(WORLD)["generation"]
         until("applied", lambda: router.generation() == generation)
@@ -214,7 +215,7 @@ def test_a_router_process_accepts_a_key_until_it_is_revoked(
         assert "manage.py add_key" in refused.json()["error"]["message"]
         accepted = listed(router, authorization=f"Bearer {secret}")
         assert [row["id"] for row in accepted.json()["data"]] == ["m"]
-        revoke_key("ann", "web-1")
+        revoke_key(ANN, "web-1")
         generation = publisher.publish(WORLD)["generation"]
         until("applied", lambda: router.generation() == generation)
         assert listed(router, authorization=f"Bearer {secret}").status_code == 401

@@ -6,7 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from controlplane.control.cli import actor, answer, explained
+from controlplane.control.actor import Actor
+from controlplane.control.cli import answer, explained
 from controlplane.control.keys import add_key
 from controlplane.control.newkey import ALL_MODELS, NewKey
 
@@ -35,5 +36,5 @@ class Command(BaseCommand):
             days=options["days"],
         )
         with explained():
-            operation, secret = add_key(actor(), new, reason=options["reason"])
+            operation, secret = add_key(Actor.command_line(), new, reason=options["reason"])
         self.stdout.write(answer(operation, name=new.name, key=secret))

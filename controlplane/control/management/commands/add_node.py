@@ -7,7 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.control import actions
-from controlplane.control.cli import actor, answer, explained
+from controlplane.control.actor import Actor
+from controlplane.control.cli import answer, explained
 from controlplane.core.names import read_label
 
 
@@ -25,5 +26,5 @@ class Command(BaseCommand):
         except ValueError as error:
             raise CommandError(f"--label: {error}") from error
         with explained():
-            operation = actions.add_node(actor(), options["name"], labels=labels, reason=options["reason"])
+            operation = actions.add_node(Actor.command_line(), options["name"], labels=labels, reason=options["reason"])
         self.stdout.write(answer(operation, node=options["name"]))

@@ -7,7 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from controlplane.control import actions
-from controlplane.control.cli import actor, answer, explained
+from controlplane.control.actor import Actor
+from controlplane.control.cli import answer, explained
 
 
 class Command(BaseCommand):
@@ -22,6 +23,6 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         with explained():
             operation = actions.exchange_roles(
-                actor(), options["model"], options["first"], options["second"], reason=options["reason"]
+                Actor.command_line(), options["model"], options["first"], options["second"], reason=options["reason"]
             )
         self.stdout.write(answer(operation))

@@ -11,7 +11,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.common.files import open_document
 from controlplane.control import actions
-from controlplane.control.cli import actor, answer, explained
+from controlplane.control.actor import Actor
+from controlplane.control.cli import answer, explained
 from controlplane.control.newmodel import MAX_CONFIG_BYTES, NewModel, NewPool
 from controlplane.core.protocol import ROLES_OF_MODE
 
@@ -50,7 +51,7 @@ class Command(BaseCommand):
             slo_itl_ms=options["slo_itl_ms"],
         )
         with explained():
-            operation = actions.register_model(actor(), new, reason=options["reason"])
+            operation = actions.register_model(Actor.command_line(), new, reason=options["reason"])
         self.stdout.write(answer(operation, model=new.name))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from controlplane.control import actions
-from controlplane.control.cli import actor, answer, explained
+from controlplane.control.actor import Actor
+from controlplane.control.cli import answer, explained
 
 
 class Command(BaseCommand):
@@ -19,5 +20,5 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with explained():
-            operation = actions.retry_engine(actor(), options["engine"], reason=options["reason"])
+            operation = actions.retry_engine(Actor.command_line(), options["engine"], reason=options["reason"])
         self.stdout.write(answer(operation))

@@ -6,7 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from controlplane.control.cli import actor, answer, explained
+from controlplane.control.actor import Actor
+from controlplane.control.cli import answer, explained
 from controlplane.control.keys import revoke_key
 
 
@@ -19,5 +20,5 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with explained():
-            operation = revoke_key(actor(), options["name"], reason=options["reason"])
+            operation = revoke_key(Actor.command_line(), options["name"], reason=options["reason"])
         self.stdout.write(answer(operation, name=options["name"]))

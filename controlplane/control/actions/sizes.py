@@ -1,0 +1,130 @@
+"""From sizes that are desired to steps: which engines join another pool, and which are started or stopped; and whether
+there is room for that. Reads rows, writes none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.control.actions.change import NewStep
+from controlplane.control.capacity import why_not
+from controlplane.control.desire import pool_key
+from controlplane.control.newmodel import MAX_ENGINES
+from controlplane.control.refused import refuse_all
+from controlplane.core.protocol import ROLES_OF_MODE
+from controlplane.fleet import models
+
+
+@dataclass
+class Gap:
+    """A pool and how many engines it lacks (more than 0) or has too many (less)."""
+
+    pool: models.Pool
+    engines: int
+    members: list[str]
+    """Ids, those that leave first last."""
+
+
+def size_steps(model: models.Model) -> list[NewStep]:
+    """What brings every pool of `model` to the size that its row says by now. Raises Refused, kind no_capacity."""
+    gaps = _gaps(model)
+    steps = _moves(gaps)
+    refuse_all("no_capacity", why_not(_demands(gaps), _freed(gaps)))
+    for verb, sign in (("start", 1), ("stop", -1)):
+        for gap in gaps:
+            steps += [NewStep(verb, gap.pool.role, arm=gap.pool.arm)] * max(0, sign * gap.engines)
+    return steps
+
+
+def _gaps(model: models.Model) -> list[Gap]:
+    found: dict[str, list[str]] = {}
+    rows = models.Engine.objects.filter(model=model, wanted=True).order_by("number")
+    for id, role, arm, next_role, next_arm in rows.values_list("id", "role", "arm", "next_role", "next_arm"):
+        found.setdefault(pool_key(next_role or role, next_arm or arm), []).append(id)
+    pools = models.Pool.objects.filter(model=model).select_related("model")
+    members = [(pool, found.get(pool_key(pool.role, pool.arm), [])) for pool in pools]
+    return [Gap(pool, pool.desired_engines - len(ids), ids) for pool, ids in members]
+
+
+def _moves(gaps: list[Gap]) -> list[NewStep]:
+    """Too many here and too few there: the engine goes there as it runs, if both pools want the same of it."""
+    steps = []
+    for lacking in gaps:
+        for rich in gaps:
+            while lacking.engines > 0 > rich.engines and _same_shape(lacking.pool, rich.pool):
+                steps.append(NewStep("retask", lacking.pool.role, arm=lacking.pool.arm))
+                lacking.engines -= 1
+                rich.engines += 1
+    return steps
+
+
+def _same_shape(one: models.Pool, two: models.Pool) -> bool:
+    return shape_of(one) == shape_of(two)
+
+
+def shape_of(pool: models.Pool) -> dict[str, Any]:
+    """What a pool wants of its engines' GPUs."""
+    return {
+        "tensor_parallel": pool.tensor_parallel,
+        "gpu_kinds": list(pool.gpu_kinds),
+        "node_labels": dict(pool.node_labels),
+    }
+
+
+def _demands(gaps: Iterable[Gap]) -> list[tuple[models.Pool, int]]:
+    return [(gap.pool, gap.engines) for gap in gaps if gap.engines > 0]
+
+
+def _freed(gaps: Iterable[Gap]) -> frozenset[str]:
+    return frozenset(id for gap in gaps if gap.engines < 0 for id in gap.members[gap.engines :])
+
+
+def size_problems(sizes: Mapping[str, Any], pools: Collection[str]) -> Iterable[str]:
+    """What is wrong with sizes as somebody asks for them, by role."""
+    if not sizes:
+        yield "name at least one pool and its size"
+    for role, engines in sizes.items():
+        if role not in pools:
+            yield f"there is no pool {role!r:.40}; pools: {', '.join(pools) or 'none'}"
+        elif isinstance(engines, bool) or not isinstance(engines, int) or not 0 <= engines <= MAX_ENGINES:
+            yield f"pool {role}: 0 to {MAX_ENGINES} engines, not {engines!r:.20}"
+
+
+def too_small(model: models.Model, mode: str, sizes: Mapping[str, int], floors: Mapping[str, int]) -> Iterable[str]:
+    """Pools that `mode` serves from and that `sizes` would leave below their floor, or empty where the model is strict."""
+    for role in ROLES_OF_MODE[mode]:
+        engines, floor = sizes.get(role, 0), floors.get(role, 1)
+        if engines < floor:
+            yield f"pool {role} would have {engines} engines and its floor is {floor}: give it that many, or lower its floor"
+        elif not engines and model.strict:
+            yield f"pool {role} would have 0 engines and {model.name} is strict, which would refuse requests: give it 1"
+
+
+def main_pools(model: models.Model) -> dict[str, models.Pool]:
+    """Pools that serve everybody but a canary's sessions, by role."""
+    return {pool.role: pool for pool in models.Pool.objects.filter(model=model, arm=models.MAIN).select_related("model")}
+
+
+def resize(model: models.Model, sizes: Mapping[str, int], arm: str = models.MAIN) -> None:
+    """Write sizes by role; a pool that is missing is made like the arm's (or the model's) first one."""
+    pools = {pool.role: pool for pool in models.Pool.objects.filter(model=model, arm=arm)}
+    like = next(iter(pools.values()), None) or models.Pool.objects.filter(model=model).first()
+    for role, engines in sizes.items():
+        if role in pools:
+            models.Pool.objects.filter(pk=pools[role].pk).update(desired_engines=engines)
+        elif engines:
+            shape = shape_of(like) if like else {}
+            models.Pool.objects.create(model=model, role=role, arm=arm, desired_engines=engines, **shape)
+
+
+def split_over(mode: str, engines: int, like: Mapping[str, int]) -> dict[str, int]:
+    """`engines` over the pools that `mode` needs, at least one each: in proportion to `like`, else a third for prefill."""
+    roles = ROLES_OF_MODE[mode]
+    if len(roles) == 1:
+        return {roles[0]: engines}
+    weights = Counter({role: like.get(role, 0) for role in roles})
+    share = weights["prefill"] / total if (total := weights.total()) and all(weights.values()) else 1 / 3
+    prefill = min(max(1, round(engines * share)), max(1, engines - 1))
+    return {"prefill": prefill, "decode": engines - prefill}

@@ -1,0 +1,105 @@
+"""Who asks for a change, and what they may do: one table of verbs. Reads users, writes nothing."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Role = Literal["viewer", "owner", "operator", "admin", "system"]
+RANK: Mapping[Role, int] = {"viewer": 0, "owner": 1, "operator": 2, "admin": 3, "system": 4}
+GROUPS: tuple[Role, ...] = ("admin", "operator", "owner", "viewer")
+"""Django groups that give a user the role of their name; the highest counts."""
+
+
+@dataclass(frozen=True)
+class Actor:
+    """`name` is what operations and audit keep. `teams`: names of the teams that an owner belongs to."""
+
+    name: str
+    role: Role
+    teams: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_user(cls, user: Any) -> Actor:
+        """A signed-in user: an admin if a superuser, else the highest role among the groups; without one a viewer."""
+        name, teams = user.get_username(), frozenset(user.teams.values_list("name", flat=True))
+        if user.is_superuser:
+            return cls(name, "admin", teams)
+        groups = set(user.groups.values_list("name", flat=True))
+        return cls(name, next((role for role in GROUPS if role in groups), "viewer"), teams)
+
+    @classmethod
+    def system(cls, name: str) -> Actor:
+        """Twinpool itself, e.g. a canary that promotes by steps."""
+        return cls(name, "system")
+
+    @classmethod
+    def command_line(cls) -> Actor:
+        """Whoever types on the control plane's machine and can read its secrets: an admin, named after the account."""
+        try:
+            return cls(f"cli:{getpass.getuser()}", "admin")
+        except (KeyError, OSError):
+            return cls("cli", "admin")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Of one verb. `least`: the lowest role that may; `owner`: an owner may too, on models of their teams; `alone`: refused
+    while another operation of the model runs; `frozen`: refused while the model is frozen."""
+
+    least: Role = "operator"
+    owner: bool = False
+    alone: bool = True
+    frozen: bool = True
+
+
+_STEERS = Rule(owner=True, alone=False, frozen=False)
+_NODES = Rule(alone=False, frozen=False)
+
+VERBS: Mapping[str, Rule] = {
+    "set_mode": Rule(owner=True),
+    "rebalance": Rule(owner=True),
+    "scale_pool": Rule(),
+    "move_gpus": Rule(),
+    "exchange_roles": Rule(),
+    "drain_engine": Rule(frozen=False),
+    "undrain_engine": Rule(frozen=False),
+    "restart_engine": Rule(),
+    "retry_engine": Rule(alone=False, frozen=False),
+    "set_canary": Rule(owner=True),
+    "promote_canary": Rule(owner=True),
+    "register_model": Rule(alone=False),
+    "update_model": Rule(alone=False, frozen=False),
+    "roll_out": Rule(),
+    "retire_model": Rule(),
+    "remove_model": Rule(frozen=False),
+    "rollback": Rule(owner=True),
+    "cancel": _STEERS,
+    "pause": _STEERS,
+    "resume": _STEERS,
+    "freeze": Rule(alone=False, frozen=False),
+    "unfreeze": Rule(alone=False, frozen=False),
+    "cordon_node": _NODES,
+    "uncordon_node": _NODES,
+    "add_node": Rule("admin", alone=False, frozen=False),
+    "remove_node": Rule("admin", alone=False, frozen=False),
+    "set_owner": Rule("admin", alone=False, frozen=False),
+    "add_key": Rule("admin", alone=False, frozen=False),
+    "revoke_key": Rule("admin", alone=False, frozen=False),
+}
+"""Every verb there is. `set_owner` is the part of update_model that gives a model to a team."""
+
+
+def may(actor: Actor, verb: str, team: str = "") -> str:
+    """Empty if `actor` may do `verb` on what `team` owns ("" = nobody does), else why not. Raises KeyError for no verb."""
+    rule = VERBS[verb]
+    if RANK[actor.role] >= RANK[rule.least]:
+        return ""
+    if not rule.owner:
+        return f"{verb} needs the role {rule.least}; {actor.name} is {actor.role}"
+    if actor.role == "owner" and team and team in actor.teams:
+        return ""
+    owned = f"the model belongs to team {team}" if team else "the model belongs to no team"
+    return f"{verb} needs the role {rule.least}, or owner of the model: {owned}; {actor.name} is {actor.role}"
