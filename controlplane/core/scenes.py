@@ -115,6 +115,23 @@ _FIELD = Scene(
 )
 """The fleet this product began with: whole requests on 64 GPUs, before they are split into prefill and decode."""
 
+_PROOF = Scene(
+    nodes=(SceneNode("n1", "sim:4xh100-sxm"), SceneNode("n2", "sim:4xh100-sxm")),
+    models=(
+        SceneModel(
+            name="qwen3-8b",
+            source="Qwen/Qwen3-8B",
+            config="qwen3-8b",
+            engine_kind="simulated",
+            mode="disaggregated",
+            connector="nixl",
+            pools=(ScenePool("prefill", 3), ScenePool("decode", 3)),
+            engine_args={"max_model_len": 8192, "max_num_seqs": 64, "speed": 0.25},
+        ),
+    ),
+)
+"""What `prove-rebalance` starts: small, slow enough that streams are open while pools change, and with two GPUs free."""
+
 _VLLM = Scene(
     nodes=(SceneNode("n1", "cpu:2"),),
     models=(
@@ -141,4 +158,4 @@ _VLLM = Scene(
     ),
 )
 
-SCENES: Mapping[str, Scene] = {"demo": _DEMO, "field": _FIELD, "vllm": _VLLM, "none": Scene()}
+SCENES: Mapping[str, Scene] = {"demo": _DEMO, "field": _FIELD, "proof": _PROOF, "vllm": _VLLM, "none": Scene()}

@@ -21,6 +21,8 @@ Twinpool:
   down        stop it
   test        run the tests; --vllm: those with real engines
   bench       run a benchmark: bench NAME
+  prove-rebalance
+              change pools and modes under streams, on a fleet of its own, and check that nothing is lost
   engine-env  install the environment of real engines
   join-token  print the token with which another machine's agent joins
   agent       be that agent
@@ -112,6 +114,12 @@ def _bench(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in found:
         raise StackError(f"name a benchmark: {', '.join(found) or 'there is none yet'}")
     return subprocess.call([sys.executable, str(found[arguments[0]]), *arguments[1:]], cwd=ROOT, env=_with_root())
+
+
+def _prove(arguments: list[str]) -> int:
+    from controlplane.proof import command
+
+    return command.run(arguments)
 
 
 def _engine_env(arguments: list[str]) -> int:
@@ -221,6 +229,8 @@ _COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "status": _status,
     "test": _test,
     "bench": _bench,
+    "prove-rebalance": _prove,
+    "prove_rebalance": _prove,
     "engine-env": _engine_env,
     "join-token": _join_token,
     "agent": _agent,

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from controlplane.core.scenes import SCENES
@@ -68,17 +68,21 @@ def start(options: Options, arguments: Sequence[str]) -> int:
             noted.enter_context(record.starting(state, options.fleet))
             prepare_models(SCENES[options.fleet], state)  # here, where its progress is seen
         reading, writing = os.pipe()
-        process = _spawn(state, arguments, writing)
+        process = spawn(state, arguments, writing)
         os.close(writing)
         try:
-            return _follow(reading, process, state)
+            follow(reading, process, state, _show)
+            return 0
         except KeyboardInterrupt:
             process.terminate()
             process.wait()
             raise
 
 
-def _spawn(state: StateFolder, arguments: Sequence[str], report: int) -> subprocess.Popen[bytes]:
+def spawn(
+    state: StateFolder, arguments: Sequence[str], report: int, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """The supervisor of a stack, which tells its progress into the pipe `report`. `env`: in place of this process's own."""
     kept = [argument for argument in arguments if argument != "--detach"]
     with (state.logs / "up.log").open("ab") as log:
         return subprocess.Popen(
@@ -88,19 +92,21 @@ def _spawn(state: StateFolder, arguments: Sequence[str], report: int) -> subproc
             stdout=log,
             stderr=log,
             pass_fds=[report],
+            env=env,
             start_new_session=True,
         )
 
 
-def _follow(reading: int, process: subprocess.Popen[bytes], state: StateFolder) -> int:
+def follow(reading: int, process: subprocess.Popen[bytes], state: StateFolder, show: Callable[[str], None]) -> None:
+    """Wait until it is ready, and show what it says until then. Raises StackError when it does not get there."""
     with os.fdopen(reading, encoding="utf-8") as messages:
         for text in messages:
             message = json.loads(text)
             if "failed" in message:
                 raise StackError(message["failed"])
             if "ready" in message:
-                return 0
-            _show(message.get("line", ""))
+                return
+            show(message.get("line", ""))
     process.wait()
     raise StackError(f"the stack ended while it started (exit code {process.returncode}): see {state.logs / 'up.log'}")
 

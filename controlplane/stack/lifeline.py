@@ -1,4 +1,4 @@
-"""A watchdog beside a test run: `python lifeline.py FOLDER`. Standard library only.
+"""A watchdog beside a test run or a proof: `python lifeline.py FOLDER`. Standard library only.
 
 Reads lines "PID SIGNAL" from standard input. When that ends, because its parent ended in whatever way (kill -9 included),
 it sends each process its signal, waits, kills what is left and removes FOLDER. Processes are held by pidfd, so that a pid
@@ -14,6 +14,9 @@ import signal
 import sys
 from pathlib import Path
 
+PATIENCE_S = 20.0
+"""A whole stack may be asked to stop, which takes up to 15 s."""
+
 
 def main(folder: Path) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -28,7 +31,7 @@ def main(folder: Path) -> None:
     for descriptor, number in watched:
         _end(descriptor, number, patience_s=0)
     for descriptor, _ in watched:
-        _end(descriptor, 0, patience_s=10)
+        _end(descriptor, 0, patience_s=PATIENCE_S)
         _end(descriptor, signal.SIGKILL, patience_s=5)
     shutil.rmtree(folder, ignore_errors=True)
 
