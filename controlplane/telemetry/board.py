@@ -51,6 +51,15 @@ class NodeState:
     row_at: float = 0.0
 
 
+@dataclass(slots=True)
+class OperationTraffic:
+    """What became of a model's requests while an operation on it ran."""
+
+    since: float
+    requests: int = 0
+    lost: int = 0
+
+
 class Board:
     def __init__(self) -> None:
         self.gpus: dict[str, GpuState] = {}
@@ -65,6 +74,8 @@ class Board:
         self.routers_since: float | None = None
         self.routers_at = 0.0
         self.engines_since: float | None = None
+        self.operations: dict[int, OperationTraffic] = {}
+        """By number, of operations on a model: counted while they are open, kept while they are shown."""
         self.sparks: deque[dict[str, float | None]] = deque(maxlen=SPARK_SAMPLES)
         self._spark_slot: int | None = None
         self._counters = EngineCounters()
@@ -90,9 +101,12 @@ class Board:
             self.routers_at = max(self.routers_at, sample.received)
             if self.routers_since is None:
                 self.routers_since = sample.at
+            self._watch_operations(view)
             if sample.kind == "request":
                 for request in cast(tuple[RequestRow, ...], rows):
-                    self._apply_request(request, finished_at(sample, request))
+                    ended_at = finished_at(sample, request)
+                    self._apply_request(request, ended_at)
+                    self._count_for_operations(request, ended_at, view)
             else:
                 for router in cast(tuple[RouterRow, ...], rows):
                     self._apply_router(sample.sender, router, sample.at)
@@ -155,6 +169,25 @@ class Board:
             tally.sketches["ttft"].add(row.ttft_ms, row.weight)
         if row.stream and row.itl_ms:
             tally.sketches["itl"].merge(Sketch.of(row.itl_ms, row.weight))
+
+    def _watch_operations(self, view: FleetView) -> None:
+        """Begin to count for what is open, forget what nobody shows any more."""
+        since = self.routers_since or 0.0
+        for operation in view.operations:
+            if operation.model and operation.finished_at is None and operation.number not in self.operations:
+                self.operations[operation.number] = OperationTraffic(max(operation.created_at, since))
+        if len(self.operations) > len(view.operations):
+            shown = {operation.number for operation in view.operations}
+            self.operations = {number: seen for number, seen in self.operations.items() if number in shown}
+
+    def _count_for_operations(self, row: RequestRow, ended_at: float, view: FleetView) -> None:
+        for operation in view.operations:
+            seen = self.operations.get(operation.number)
+            if seen is None or operation.model != row.model or ended_at < seen.since:
+                continue
+            if operation.finished_at is None or ended_at <= operation.finished_at:
+                seen.requests += row.weight
+                seen.lost += row.weight if row.outcome in LOST_BY_US else 0
 
     def _prune(self, now: float) -> None:
         """Forget what reported nothing for long; once a minute."""

@@ -1,18 +1,23 @@
-"""Reads the fleet's rows as live topics need them (telemetry.view), in eight queries whatever the size."""
+"""Reads the fleet's rows as live topics need them (telemetry.view), in nine queries whatever the size."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 
 from django.db.models import Count, F, OuterRef, Q, Subquery
+from django.utils import timezone
 
-from controlplane.core.lifecycle import OVER
-from controlplane.fleet.models import AuditEntry, Engine, Gpu, Model, Node, Operation, Pool, Rank, TableState
-from controlplane.telemetry.rows import OperationRow
+from controlplane.core.lifecycle import ENDED, OVER
+from controlplane.fleet.models import AuditEntry, Engine, Gpu, Model, Node, Operation, Pool, Rank, Step, TableState
+from controlplane.telemetry.rows import OperationRow, StepRow
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
-QUERIES = 8
+QUERIES = 9
 OPERATIONS = 20
+STEPS_SHOWN_FOR = timedelta(minutes=2)
+"""After an operation's end its steps are still read: pages that follow it must see how it ended."""
 GONE = OVER | {"planned"}
 """States in which an engine that nobody wants any more is history and is not shown."""
 
@@ -20,13 +25,16 @@ GONE = OVER | {"planned"}
 def read() -> FleetView:
     """The fleet now. Raises django.db.Error when PostgreSQL is away."""
     gpus = _gpus()
+    engines = _engines(gpus)
+    labels = {engine.id: engine.label for engine in engines.values()}
     table = TableState.objects.filter(pk=1).values_list("generation", flat=True).first()
     return FleetView(
         nodes=dict(Node.objects.order_by("name").values_list("name", "lost")),
         gpus=gpus,
         models=_models(),
-        engines=_engines(gpus),
-        operations=_operations(),
+        engines=engines,
+        operations=read_operations(newest_and_open()),
+        steps=read_steps(open_or_ended_lately(), labels),
         table_generation=table or 0,
     )
 
@@ -44,10 +52,20 @@ def _models() -> tuple[ModelView, ...]:
     pools = defaultdict(list)
     for pool in Pool.objects.order_by("id"):
         pools[pool.model_id].append(PoolView(pool.role, pool.desired_engines, pool.tensor_parallel))
-    found = Model.objects.only("name", "mode", "connector", "slo_ttft_ms", "slo_itl_ms")
+    shown = ("name", "mode", "connector", "slo_ttft_ms", "slo_itl_ms", "served_mode", "version", "frozen_until")
     return tuple(
-        ModelView(model.name, model.mode, model.connector, model.slo_ttft_ms, model.slo_itl_ms, tuple(pools[model.pk]))
-        for model in found
+        ModelView(
+            name=model.name,
+            mode=model.mode,
+            connector=model.connector,
+            slo_ttft_ms=model.slo_ttft_ms,
+            slo_itl_ms=model.slo_itl_ms,
+            pools=tuple(pools[model.pk]),
+            served_mode=model.served_mode,
+            version=model.version,
+            frozen_until=_unix(model.frozen_until),
+        )
+        for model in Model.objects.only(*shown)
     )
 
 
@@ -70,16 +88,38 @@ def _engines(gpus: tuple[GpuView, ...]) -> dict[str, EngineView]:
             incarnation=engine.incarnation,
             nodes=tuple(dict.fromkeys(nodes[engine.id])),
             gpus=tuple(held[engine.id]),
+            arm=engine.arm,
+            held=engine.held,
+            next_role=engine.next_role,
+            move_phase=engine.move_phase,
         )
         for engine in shown
     }
 
 
-def _operations() -> tuple[OperationRow, ...]:
+def newest_and_open() -> Q:
+    """The newest OPERATIONS, and every one that is still open."""
+    newest = Operation.objects.values("pk")[:OPERATIONS]
+    return Q(pk__in=newest) | ~Q(state__in=ENDED)
+
+
+def open_or_ended_lately() -> Q:
+    """Those whose steps are followed."""
+    return ~Q(state__in=ENDED) | Q(finished_at__gte=timezone.now() - STEPS_SHOWN_FOR)
+
+
+def read_operations(which: Q, limit: int | None = None) -> tuple[OperationRow, ...]:
+    """Operations as pages show them, the newest first."""
     subject = AuditEntry.objects.filter(operation=OuterRef("pk")).order_by("pk").values("subject")[:1]
-    newest = Operation.objects.select_related("model").annotate(
-        done=Count("steps", filter=Q(steps__state__in=("done", "skipped"))), total=Count("steps"), subject=Subquery(subject)
-    )[:OPERATIONS]
+    found = (
+        Operation.objects.filter(which)
+        .select_related("model")
+        .annotate(
+            done=Count("steps", filter=Q(steps__state__in=("done", "skipped"))),
+            total=Count("steps"),
+            subject=Subquery(subject),
+        )[:limit]
+    )
     return tuple(
         OperationRow(
             id=f"operation:{operation.pk}",
@@ -92,10 +132,39 @@ def _operations() -> tuple[OperationRow, ...]:
             reason=operation.reason,
             outcome=operation.outcome,
             created_at=operation.created_at.timestamp(),
-            finished_at=operation.finished_at.timestamp() if operation.finished_at else None,
+            finished_at=_unix(operation.finished_at),
             steps_done=operation.done,
             steps_total=operation.total,
             subject=operation.subject or "",
+            undoes=operation.undoes_id,
         )
-        for operation in newest
+        for operation in found
     )
+
+
+def read_steps(which: Q, labels: Mapping[str, str]) -> dict[int, tuple[StepRow, ...]]:
+    """The steps of all operations that `which` names, by their number. `labels`: of the engines that are there."""
+    steps: defaultdict[int, list[StepRow]] = defaultdict(list)
+    numbers = Operation.objects.filter(which).values("pk")
+    for step in Step.objects.filter(operation__in=numbers).order_by("operation_id", "index"):
+        steps[step.operation_id].append(
+            StepRow(
+                id=f"step:{step.operation_id}/{step.index}",
+                type="step",
+                operation=step.operation_id,
+                index=step.index,
+                verb=step.verb,
+                role=step.role,
+                engine=step.engine,
+                label=labels.get(step.engine, step.engine),
+                state=step.state,
+                reason=step.reason,
+                started_at=_unix(step.started_at),
+                finished_at=_unix(step.finished_at),
+            )
+        )
+    return {number: tuple(rows) for number, rows in steps.items()}
+
+
+def _unix(moment: datetime | None) -> float | None:
+    return moment.timestamp() if moment else None

@@ -26,8 +26,8 @@ from controlplane.telemetry.figures import (
     total,
     worst_model,
 )
-from controlplane.telemetry.rows import EngineLiveRow, FleetRow, ModelRow, NodeLiveRow
-from controlplane.telemetry.topics import FLEET, model_topic
+from controlplane.telemetry.rows import EngineLiveRow, FleetRow, ModelRow, NodeLiveRow, OperationRow, TrafficRow
+from controlplane.telemetry.topics import FLEET, model_topic, operation_topic
 from controlplane.telemetry.view import EngineView, FleetView, ModelView
 
 TRANSFER_EDGES_MS = log_edges(1.0, 10_000.0, 24)
@@ -48,7 +48,26 @@ def topics(board: Board, view: FleetView, now: float) -> dict[str, list[Any]]:
         own_engines = [engine for engine in engines if engine.model == row.name]
         own_operations = [operation for operation in view.operations if operation.model == row.name]
         found[model_topic(row.name)] = [row, *own_engines, *own_operations]
+    by_id = {engine.engine: engine for engine in engines}
+    for operation in view.operations:
+        if operation.finished_at is None or operation.number in view.steps:
+            steps = view.steps.get(operation.number, ())
+            named = dict.fromkeys(step.engine for step in steps if step.engine in by_id)
+            traffic = traffic_row(board, operation)
+            found[operation_topic(operation.number)] = [operation, traffic, *steps, *(by_id[id] for id in named)]
     return found
+
+
+def traffic_row(board: Board, operation: OperationRow) -> TrafficRow:
+    """What the board counted of the operation's model since it began."""
+    seen = board.operations.get(operation.number)
+    return TrafficRow(
+        id=f"traffic:{operation.number}",
+        type="traffic",
+        requests=seen.requests if seen else None,
+        lost=seen.lost if seen else None,
+        since=seen.since if seen else None,
+    )
 
 
 def note_spark(board: Board, fleet: FleetRow, now: float) -> None:
@@ -111,6 +130,9 @@ def model_row(board: Board, view: FleetView, model: ModelView, now: float) -> Mo
         transfer_bytes_per_s=(None if model.connector == "none" else engine_rate(board, last_minute, "transfer_bytes", now)),
         transfer_histogram=ten_minutes.sketches["transfer"].histogram(TRANSFER_EDGES_MS),
         pools={role: pool_figures(board, model, role, engines, now) for role in roles},
+        served_mode=model.served_mode,
+        version=model.version,
+        frozen_until=model.frozen_until,
     )
 
 
@@ -161,6 +183,10 @@ def engine_row(board: Board, engine: EngineView) -> EngineLiveRow:
         waiting=row.waiting if row else None,
         kv_usage=row.kv_usage if row else None,
         sampled_at=seen or None,
+        arm=engine.arm,
+        held=engine.held,
+        next_role=engine.next_role,
+        move_phase=engine.move_phase,
     )
 
 

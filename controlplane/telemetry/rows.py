@@ -1,8 +1,10 @@
 """The rows of live topics: what a page shows. Whole rows replace whole rows by `id`; the field `type` says which class.
 
 Topic "fleet" holds one FleetRow, one ModelRow per model, one EngineLiveRow per engine, one NodeLiveRow per node and one
-OperationRow for each of the newest 20 operations. Topic "model:<name>" holds that model's rows only. A number that is not
-known is None, never 0. Windows are part of the names' docs.
+OperationRow for each of the newest 20 operations and of those that are still open. Topic "model:<name>" holds that model's
+rows only. Topic "operation:<id>" holds, of an operation that is open or ended lately, its OperationRow, its TrafficRow, a
+StepRow per step and the EngineLiveRow of each engine that a step names. A number that is not known is None, never 0. Windows
+are part of the names' docs.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ class ModelRow:
     type: str
     name: str
     mode: str
+    """Desired."""
     connector: str
     tensor_parallel: int
     gpus: int
@@ -84,6 +87,11 @@ class ModelRow:
     pools: dict[str, dict[str, float | int | None]]
     """Per role: engines, ready, desired, gpus, tensor, dram (shares; mean of the fresh GPUs over the last minute), waiting,
     running (of engines with fresh samples)."""
+    served_mode: str = ""
+    """What the routing table says; follows `mode`."""
+    version: int = 0
+    """Of what is desired: a page that was drawn from another one is old."""
+    frozen_until: float | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,12 @@ class EngineLiveRow:
     kv_usage: float | None
     sampled_at: float | None
     """When the newest sample was taken; the page shows stale from 5 s on."""
+    arm: str = "main"
+    held: bool = False
+    """An operator keeps it out of the routing table."""
+    next_role: str = ""
+    """The role it is being given without a restart; empty: none."""
+    move_phase: str = ""
 
 
 @dataclass(frozen=True)
@@ -151,3 +165,39 @@ class OperationRow:
     steps_total: int
     subject: str = ""
     """What was changed, as the audit names it: "model:llama-70b", "node:n1"."""
+    undoes: int | None = None
+    """The operation that it takes back."""
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """id "step:<operation>/<index>"."""
+
+    id: str
+    type: str
+    operation: int
+    index: int
+    verb: str
+    role: str
+    engine: str
+    """Empty until the loop has chosen one."""
+    label: str
+    """Of the engine, as tiles show it; its id when it is gone."""
+    state: str
+    reason: str
+    started_at: float | None
+    finished_at: float | None
+
+
+@dataclass(frozen=True)
+class TrafficRow:
+    """id "traffic:<operation>": what became of the model's requests while the operation ran."""
+
+    id: str
+    type: str
+    requests: int | None
+    """That ended since `since`; None while no router reports."""
+    lost: int | None
+    """Of those: lost or failed by us (not client errors)."""
+    since: float | None
+    """When counting began: the operation's start, or later if telemetry of then was not there to be read."""

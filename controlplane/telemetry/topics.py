@@ -9,11 +9,15 @@ from controlplane.core import names
 
 FLEET = "fleet"
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,80}")
-_TOPIC = re.compile(r"fleet|model:[^\x00-\x1f\x7f]{1,128}")
+_TOPIC = re.compile(r"fleet|model:[^\x00-\x1f\x7f]{1,128}|operation:[1-9][0-9]{0,17}")
 
 
 def model_topic(model: str) -> str:
     return f"model:{model}"
+
+
+def operation_topic(number: int) -> str:
+    return f"operation:{number}"
 
 
 def is_topic(topic: str) -> bool:

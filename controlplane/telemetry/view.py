@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controlplane.telemetry.rows import OperationRow
+from controlplane.telemetry.rows import OperationRow, StepRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,10 @@ class EngineView:
     incarnation: int
     nodes: tuple[str, ...]
     gpus: tuple[GpuView, ...]
+    arm: str = "main"
+    held: bool = False
+    next_role: str = ""
+    move_phase: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,9 @@ class ModelView:
     slo_ttft_ms: float
     slo_itl_ms: float
     pools: tuple[PoolView, ...]
+    served_mode: str = ""
+    version: int = 0
+    frozen_until: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,9 @@ class FleetView:
     models: tuple[ModelView, ...] = ()
     engines: Mapping[str, EngineView] = field(default_factory=dict)
     operations: tuple[OperationRow, ...] = ()
+    """The newest, and every one that is still open."""
+    steps: Mapping[int, tuple[StepRow, ...]] = field(default_factory=dict)
+    """By number, of the operations that are open or ended lately."""
     table_generation: int = 0
 
     def role_of(self, engine: str) -> str:

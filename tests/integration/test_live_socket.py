@@ -163,16 +163,17 @@ def rows(**values: int) -> list[dict[str, Any]]:
     return [{"id": id, "type": "x", "value": value} for id, value in values.items()]
 
 
-async def test_old_state_and_frames_are_a_fresh_snapshot(web: Web) -> None:
+@pytest.mark.parametrize("topic", ["fleet", "operation:12"])
+async def test_old_state_and_frames_are_a_fresh_snapshot(web: Web, topic: str) -> None:
     steps = [rows(a=1, b=1), rows(a=1, b=2), rows(b=2, c=1), rows(b=2, c=1), rows(a=5)]
     async with web.publisher() as valkey, web.socket() as early, web.socket() as late:
-        seq = await write(valkey, "fleet", steps[0])
-        await say(early, "fleet")
+        seq = await write(valkey, topic, steps[0])
+        await say(early, topic)
         frame = await hear(early)
-        assert (frame["topic"], frame["kind"], frame["seq"], frame["rows"]) == ("fleet", "snapshot", seq, steps[0])
+        assert (frame["topic"], frame["kind"], frame["seq"], frame["rows"]) == (topic, "snapshot", seq, steps[0])
         state = {row["id"]: row for row in frame["rows"]}
         for step in steps[1:]:
-            await publish(web, {"fleet": step})
+            await publish(web, {topic: step})
             seq += 1
             frame = await hear(early)
             assert (frame["kind"], frame["seq"]) == ("rows", seq)
@@ -181,7 +182,7 @@ async def test_old_state_and_frames_are_a_fresh_snapshot(web: Web) -> None:
                 if row["type"] == "gone":
                     del state[row["id"]]
             assert state == {row["id"]: row for row in step}
-        await say(late, "fleet")
+        await say(late, topic)
         fresh = await hear(late)
         assert (fresh["kind"], fresh["seq"]) == ("snapshot", seq)
         assert state == {row["id"]: row for row in fresh["rows"]}

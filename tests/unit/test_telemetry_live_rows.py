@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
 from controlplane.core.protocol import GpuRow, NodeRow, RouterRow
+from controlplane.live.frames import changes
 from controlplane.telemetry import live_rows
 from controlplane.telemetry.board import Board
 from controlplane.telemetry.records import Sample
-from controlplane.telemetry.rows import FleetRow, LatencyMs, ModelRow
+from controlplane.telemetry.rows import FleetRow, LatencyMs, ModelRow, OperationRow, StepRow
 from controlplane.telemetry.testing import engine_row, histogram, request_row
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
@@ -212,3 +214,60 @@ def test_requests_that_a_router_held_back_count_when_they_ended() -> None:
     feed(board, T0, "request", *rows, source="router:r1")
     row = fleet(board, T0 + 1)
     assert (row.requests_per_s, row.ttft.count) == (0.0, 10)
+
+
+def rebalance(state: str, finished_at: float | None = None) -> OperationRow:
+    return OperationRow(
+        id="operation:12", type="operation", number=12, verb="rebalance", model="llama", state=state, actor="ops-1",
+        reason="", outcome="", created_at=T0 + 10, finished_at=finished_at, steps_done=0, steps_total=1,
+        subject="model:llama",
+    )  # fmt: skip
+
+
+def with_operation(state: str, step_state: str, finished_at: float | None = None) -> FleetView:
+    step = StepRow("step:12/0", "step", 12, 0, "retask", "prefill", "e2", "E2", step_state, "", T0 + 11, None)
+    return replace(VIEW, operations=(rebalance(state, finished_at),), steps={12: (step,)})
+
+
+def rows_of(board: Board, view: FleetView, topic: str, now: float) -> dict[str, dict[str, Any]]:
+    found = orjson.loads(orjson.dumps(live_rows.topics(board, view, now)[topic]))
+    return {row["id"]: row for row in found}
+
+
+def test_the_topic_of_an_operation_holds_its_steps_and_their_engines_and_no_others() -> None:
+    rows = rows_of(Board(), with_operation("running", "waiting"), "operation:12", T0 + 20)
+    assert list(rows) == ["operation:12", "traffic:12", "step:12/0", "engine:e2"]
+
+
+def test_old_rows_of_an_operation_and_its_changes_are_its_new_rows() -> None:
+    board = Board()
+    views = [
+        with_operation("pending", "waiting"),
+        with_operation("running", "running"),
+        with_operation("done", "done", T0 + 13),
+    ]
+    state: dict[str, dict[str, Any]] = {}
+    for second, view in enumerate(views, start=11):
+        request = request_row("a", "llama", T0 + 12)
+        board.apply(Sample("0-0", T0 + second, T0 + second, "router:r1", "request", (request,)), view)
+        now = rows_of(board, view, "operation:12", T0 + second)
+        for row in changes(state, now):
+            state[row["id"]] = row
+        assert state == now
+
+
+def test_requests_are_counted_from_an_operations_start_to_its_end_for_its_model_alone() -> None:
+    board, running = Board(), with_operation("running", "running")
+
+    def ended(view: FleetView, model: str, at: float, outcome: str = "ok") -> None:
+        row = request_row(f"{model}{at}", model, at - 1, total_ms=1000.0, outcome=outcome)
+        board.apply(Sample("0-0", at, at, "router:r1", "request", (row,)), view)
+
+    for at, outcome in ((5, "ok"), (12, "ok"), (13, "cut"), (14, "client_error")):
+        ended(running, "llama", T0 + at, outcome)
+    ended(running, "qwen", T0 + 13)
+    over = with_operation("done", "done", T0 + 15)
+    ended(over, "llama", T0 + 16, "cut")
+    traffic = rows_of(board, over, "operation:12", T0 + 20)["traffic:12"]
+    assert (traffic["requests"], traffic["lost"], traffic["since"]) == (3, 1, T0 + 10)
+    assert "operation:12" not in live_rows.topics(board, replace(over, steps={}), T0 + 20)
