@@ -25,6 +25,9 @@ def read_label(text: str) -> tuple[str, str]:
     return key, value
 
 
+MOST_ROUTER_PROCESSES = 64
+"""That share one port as one router."""
+
 # Environment of every process. Secrets go by file or environment, never by argv.
 ENV_STATE = "TWINPOOL_STATE"  # absolute path of the state folder
 ENV_DATABASE_URL = "TWINPOOL_DATABASE_URL"  # role `app`: postgresql://user:password@host:port/name
@@ -38,6 +41,7 @@ ENV_VLLM_PYTHON = "TWINPOOL_VLLM_PYTHON"  # interpreter that can import vllm
 ENV_ADMIN_PASSWORD = "TWINPOOL_ADMIN_PASSWORD"  # of the first admin user; read by seed_fleet alone
 ENV_CONSOLE_ORIGINS = "TWINPOOL_CONSOLE_ORIGINS"  # comma-separated origins allowed to open the console and its sockets
 ENV_TRUSTED_PROXIES = "TWINPOOL_TRUSTED_PROXIES"  # comma-separated addresses of proxies in front of the console
+ENV_KV_EVENTS = "TWINPOOL_KV_EVENTS"  # tcp://address:port of an indexer, for engines started from now on
 ENV_JOIN_TOKEN = "TWINPOOL_JOIN_TOKEN"  # what `manage.py agent` joins with; a secret
 ENV_BOOTSTRAP = "TWINPOOL_BOOTSTRAP"  # "off": use the interpreter that was started (an image with everything installed)
 ENV_POSTGRES_BIN = "TWINPOOL_POSTGRES_BIN"  # folder with initdb and postgres

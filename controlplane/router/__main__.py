@@ -13,7 +13,7 @@ from controlplane.common import valkey
 from controlplane.common.files import BadKey, read_key
 from controlplane.core import names
 from controlplane.router.limits import Limits
-from controlplane.router.processes import MOST_PROCESSES, supervise
+from controlplane.router.processes import supervise
 from controlplane.router.server import Options, Worker, run
 
 
@@ -66,8 +66,8 @@ class _Unusable(ValueError):
 
 
 def _options(args: argparse.Namespace) -> Options:
-    if not 1 <= args.processes <= MOST_PROCESSES:
-        raise _Unusable(f"--processes must be 1 to {MOST_PROCESSES}.")
+    if not 1 <= args.processes <= names.MOST_ROUTER_PROCESSES:
+        raise _Unusable(f"--processes must be 1 to {names.MOST_ROUTER_PROCESSES}.")
     if args.body_limit <= 0:
         raise _Unusable("--body-limit must be a positive number of bytes.")
     if not 0 < args.indexer_ms <= 10_000:

@@ -21,7 +21,6 @@ from controlplane.router.shared import At, Segment
 
 log = logging.getLogger(__name__)
 
-MOST_PROCESSES = 64
 WAIT_FIRST_S = 0.1
 WAIT_MAX_S = 10.0
 """Before a process that died is started again; doubled each time unless it has run for longer than this."""

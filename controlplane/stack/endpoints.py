@@ -30,6 +30,7 @@ class Endpoints:
     valkey_port: int = 0
     console_port: int = 0
     router_port: int = 0
+    indexer_port: int = 0
     database_url: str = field(default="", repr=False)
     owner_url: str = field(default="", repr=False)
     valkey_url: str = field(default="", repr=False)

@@ -69,6 +69,11 @@ class StateFolder:
         return self.path / "run"
 
     @property
+    def indexer(self) -> Path:
+        """The socket on which the indexer answers routers."""
+        return self.run / "indexer.sock"
+
+    @property
     def router(self) -> Path:
         return self.path / "router"
 

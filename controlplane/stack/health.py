@@ -8,6 +8,7 @@ import contextlib
 import ipaddress
 import json
 import math
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -64,6 +65,17 @@ async def get(host: str, port: int, path: str) -> tuple[int, bytes]:
         return int(head.split(b" ", 2)[1]), body
     except (OSError, TimeoutError, ValueError, IndexError):
         return 0, b""
+
+
+def listens_at(path: str) -> Check:
+    """Whether somebody listens on a Unix socket."""
+
+    def listens() -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(3.0)
+            return probe.connect_ex(path) == 0
+
+    return in_thread(listens)
 
 
 def alive(for_s: float) -> Check:

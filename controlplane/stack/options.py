@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from controlplane.core import names
 from controlplane.core.scenes import SCENES
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder, chosen
@@ -27,6 +28,9 @@ class Options:
     router_port: int | None
     host: str
     join_address: str
+    router_processes: int
+    indexer: bool
+    """Whether engines tell an indexer what their caches hold."""
     detach: bool
     report_fd: int | None
 
@@ -41,6 +45,14 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
     parser.add_argument("--router-port", type=_port, metavar="N", help=f"router (default {ROUTER_PORT}; 0: any free one)")
     parser.add_argument("--host", default="127.0.0.1", help="address of console and router (default 127.0.0.1)")
     parser.add_argument("--join-address", default="", metavar="IP", help="let agents of other machines reach Valkey here")
+    parser.add_argument(
+        "--router-processes", type=_processes, default=1, metavar="N", help="processes that are the router (default 1)"
+    )
+    parser.add_argument(
+        "--indexer",
+        action="store_true",
+        help="let engines started from now on tell the router what their caches hold",
+    )
     parser.add_argument("--detach", action="store_true", help="return when it is ready, and leave it running")
     parser.add_argument("--report-fd", type=int, help=argparse.SUPPRESS)
     read = parser.parse_args(arguments)
@@ -54,6 +66,8 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
         router_port=read.router_port,
         host=read.host,
         join_address=read.join_address,
+        router_processes=read.router_processes,
+        indexer=read.indexer,
         detach=read.detach,
         report_fd=read.report_fd,
     )
@@ -77,6 +91,13 @@ def _port(text: str) -> int:
     number = int(text) if text.isdecimal() else -1
     if not 0 <= number < 65536:
         raise argparse.ArgumentTypeError(f"{text} is no port (0 to 65535)")
+    return number
+
+
+def _processes(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if not 1 <= number <= names.MOST_ROUTER_PROCESSES:
+        raise argparse.ArgumentTypeError(f"{text} is no number of processes (1 to {names.MOST_ROUTER_PROCESSES})")
     return number
 
 

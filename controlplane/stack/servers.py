@@ -54,6 +54,7 @@ def resolve(state: StateFolder, stored: Endpoints, given: External, join_address
         ends = replace(ends, valkey_port=free_port(ends.valkey_port, join_address or "127.0.0.1"))
         valkey = EmbeddedValkey(state.valkey, ends.valkey_port, ends.valkey_password, join_address)
         ends = replace(ends, valkey_url=valkey.url)
+    ends = replace(ends, indexer_port=free_port(ends.indexer_port, join_address or "127.0.0.1"))
     return Servers(replace(ends, telemetry_url=given.telemetry_url, join_address=join_address), postgres, valkey)
 
 

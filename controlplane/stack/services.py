@@ -56,6 +56,8 @@ class Plan:
     traffic: bool
     origins: str
     vllm_python: str = ""
+    router_processes: int = 1
+    indexer: bool = False
 
     @property
     def console_url(self) -> str:
@@ -70,6 +72,8 @@ def control_plane(plan: Plan, base: Mapping[str, str]) -> list[Service]:
     """Every process but the servers. `base`: the environment they start from, without secrets."""
     common = {**base, **_LEAN, names.ENV_STATE: str(plan.state.path)}
     services = [_web(plan, common), _router(plan, common), _control(plan, common), _ingest(plan, common)]
+    if plan.indexer:
+        services.append(_indexer(plan, common))
     services += [_agent(plan, node, common) for node in plan.scene.nodes]
     if plan.traffic:
         services.append(_traffic(plan, common))
@@ -79,11 +83,13 @@ def control_plane(plan: Plan, base: Mapping[str, str]) -> list[Service]:
 def django_environment(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
     """For a process that imports Django, with the application's role."""
     ends = plan.endpoints
+    events = {names.ENV_KV_EVENTS: _kv_events(plan)} if plan.indexer else {}
     return {
         **base,
         **_LEAN,
         **plan.state.environment(),
         **_brokers(plan),
+        **events,
         names.ENV_DATABASE_URL: ends.database_url,
         names.ENV_CONSOLE_ORIGINS: plan.origins,
     }
@@ -111,9 +117,10 @@ def _router(plan: Plan, common: Mapping[str, str]) -> Service:
     port = plan.endpoints.router_port
     cache = plan.state.router / "table.json"
     where = ("--host", plan.host, "--port", str(port), "--id", f"{socket.gethostname()}-{port}")
+    more = ("--processes", str(plan.router_processes), *(("--indexer", str(plan.state.indexer)) if plan.indexer else ()))
     return Service(
         name="router",
-        argv=_python("-m", "controlplane.router", *where, "--cache", str(cache)),
+        argv=_python("-m", "controlplane.router", *where, "--cache", str(cache), *more),
         env={**common, **_brokers(plan), names.ENV_FLEET_SECRET_FILE: str(plan.state.fleet_key)},
         check=health.http(plan.host, port, "/livez"),
         stage=ROUTERS,
@@ -121,6 +128,22 @@ def _router(plan: Plan, common: Mapping[str, str]) -> Service:
         port=port,
         essential=True,
     )
+
+
+def _indexer(plan: Plan, common: Mapping[str, str]) -> Service:
+    socket_file = str(plan.state.indexer)
+    return Service(
+        name="indexer",
+        argv=_python("-m", "controlplane.indexer", "--socket", socket_file, "--events", _kv_events(plan)),
+        env=common,
+        check=health.listens_at(socket_file),
+        stage=ROUTERS,
+    )
+
+
+def _kv_events(plan: Plan) -> str:
+    """Where engines, also those of machines that join, tell what their caches hold."""
+    return f"tcp://{health.reachable(plan.endpoints.join_address or '127.0.0.1')}:{plan.endpoints.indexer_port}"
 
 
 def _control(plan: Plan, common: Mapping[str, str]) -> Service:

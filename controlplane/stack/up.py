@@ -19,6 +19,9 @@ from controlplane.stack.run import Stack
 from controlplane.stack.scene_needs import prepare_models
 from controlplane.stack.services import Plan
 
+MAX_SOCKET_PATH = 107
+"""Bytes of a Unix socket's path (sun_path in unix(7), with its NUL)."""
+
 
 def run(options: Options) -> int:
     """Start, supervise until told to stop, stop. Returns the exit code. Raises StackError when it cannot start."""
@@ -41,6 +44,8 @@ def _run(options: Options, report: Report) -> int:
     except BadSetting as error:
         raise StackError(str(error)) from error
     state = options.state.create()
+    if options.indexer and len(os.fsencode(state.indexer)) > MAX_SOCKET_PATH:
+        raise StackError(f"{state.path} is too long a path for the indexer's socket: choose a shorter --state")
     with record.only_supervisor(state), record.starting(state, options.fleet):
         given = endpoints.external()
         ended = leftovers.stop_leftovers(state, with_engines=False)
@@ -57,6 +62,8 @@ def _run(options: Options, report: Report) -> int:
             host=options.host,
             traffic=options.traffic and bool(scene.models),
             origins=_origins(options.host, made.endpoints.console_port),
+            router_processes=options.router_processes,
+            indexer=options.indexer,
             vllm_python=prepare_models(scene, state),
         )
         return asyncio.run(Stack(options, plan, made, report).run())

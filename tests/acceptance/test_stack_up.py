@@ -23,6 +23,7 @@ import psycopg
 import pytest
 import redis
 
+from controlplane.core import names
 from controlplane.stack import endpoints
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.postgres import EmbeddedPostgres
@@ -192,13 +193,22 @@ def test_a_killed_supervisor_leaves_a_stack_that_the_next_start_takes_over(machi
     assert status["phase"] == "unsupervised"
     with urllib.request.urlopen(f"{status['console_url']}/healthz", timeout=10) as answer:
         assert answer.status == 200
-    again = machine.up()
+    again = machine.up("--router-processes", "2", "--indexer")
     assert again.returncode == 0, again.stderr
     assert "stopped what the last run left: postgres, valkey, web" in again.stdout
     assert "password as set before" in again.stdout
     after = machine.status()
     assert (after["console_url"], after["router_url"]) == (status["console_url"], status["router_url"])
     assert not set(before.values()) & {each["pid"] for each in after["processes"]}
+
+
+def test_a_router_of_several_processes_asks_an_indexer(machine: Machine) -> None:
+    until_ready(machine)
+    pids = machine.pids()
+    assert len(psutil.Process(pids["router"]).children()) == 2
+    assert "--indexer" in psutil.Process(pids["router"]).cmdline()
+    told = psutil.Process(pids["control"]).environ()[names.ENV_KV_EVENTS]
+    assert told in psutil.Process(pids["indexer"]).cmdline(), "engines are told another address than the indexer has"
 
 
 def test_down_leaves_nothing_behind_and_is_no_error_twice(machine: Machine) -> None:

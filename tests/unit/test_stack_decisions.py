@@ -69,6 +69,13 @@ def test_an_address_of_another_machine_is_refused() -> None:
         options.parse(["--host", "my host"], Path("/"))
 
 
+@pytest.mark.parametrize("processes", ["0", "65", "-1", "two"])
+def test_a_router_is_1_to_64_processes(processes: str) -> None:
+    with pytest.raises(SystemExit):
+        options.parse(["--router-processes", processes], Path("/"))
+    assert options.parse(["--router-processes", "64"], Path("/")).router_processes == 64
+
+
 def test_traffic_is_on_for_the_fleets_that_say_so_unless_asked() -> None:
     assert options.parse([], Path("/")).traffic
     assert options.parse(["--fleet", "field"], Path("/")).traffic
