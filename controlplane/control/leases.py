@@ -25,6 +25,13 @@ def lease(name: str, holder: str, seconds: float) -> Iterator[bool]:
             Lease.objects.filter(name=name, holder=holder).update(holder="", until=Now())
 
 
+def hold(name: str, holder: str, seconds: float) -> bool:
+    """Whether the lease `name` is ours for `seconds` from now on: claimed if it was free, renewed if it was ours."""
+    Lease.objects.bulk_create([Lease(name=name, until=Now())], ignore_conflicts=True)
+    ours = Lease.objects.filter(name=name, holder=holder)
+    return ours.update(until=Now() + timedelta(seconds=seconds)) == 1 or _claim(name, holder, seconds)
+
+
 def _claim(name: str, holder: str, seconds: float) -> bool:
     free = Lease.objects.filter(Q(holder="") | Q(until__lt=Now()), name=name)
     return free.update(holder=holder, until=Now() + timedelta(seconds=seconds)) == 1

@@ -1,7 +1,7 @@
 """What makes the control worker tick: Celery's beat and a listener for announced facts, both as threads of the worker.
 
 Beat is a thread of the worker and not the child process of `-B`, which costs 50 MB and outlives a killed worker. Several
-workers may all have a beat; the lease lets one tick at a time through.
+workers may all have a beat, of which one sends (control.beat); the lease lets one tick at a time through.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Pacer:
         """Start once; called again when the worker has reconnected to its broker."""
         if self._threads:
             return
-        self._threads = [FactListener(), EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")]
+        self._threads = [FactListener(), EmbeddedService(app, thread=True, scheduler_cls="controlplane.control.beat:OneBeat")]
         for thread in self._threads:
             thread.start()
 
