@@ -1,29 +1,33 @@
 """What is desired of a model as one plain value that fits into JSON: to be compared, kept in an operation, and restored.
 
     {"mode": "disaggregated", "pools": {"prefill": 2, "decode": 3, "canary/mixed": 1},
-     "floors": {"prefill": 1, …}, "held": {"e-7f3a": true}, "settings": {"slo_ttft_ms": 1000.0, …}}
+     "floors": {"prefill": 1, …}, "selectors": {"prefill": {"gpu_kinds": ["h100-sxm"], "node_labels": {}}, …},
+     "held": {"e-7f3a": true}, "canary": {"id": 3, "mode": "monolithic"} or null, "settings": {"slo_ttft_ms": 1000.0, …}}
 
-An operation's `before` and `after` hold only what it changed. The canary is not part of it.
+An operation's `before` and `after` hold only what it changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
-from controlplane.core.lifecycle import ENDED, OPERATION, STEP, move, observe
+from controlplane.core.lifecycle import CANARY, ENDED, OPERATION, STEP, move, observe
 from controlplane.fleet import models
 
 Desire = dict[str, Any]
 SETTINGS = (
-    *("aliases", "team", "source", "config", "engine_args", "max_model_len", "block_size", "kv_bytes_per_token"),
-    *("kv_fixed_bytes", "kv_window_bytes_per_token", "kv_window_tokens", "kv_lease_s", "on_prefill_loss", "strict"),
-    *("conditional_min_uncached_tokens", "conditional_min_uncached_ratio", "slo_ttft_ms", "slo_itl_ms", "retiring"),
+    *("aliases", "team", "source", "config", "engine_args", "launch_number", "max_model_len", "block_size"),
+    *("kv_bytes_per_token", "kv_fixed_bytes", "kv_window_bytes_per_token", "kv_window_tokens", "kv_lease_s"),
+    *("on_prefill_loss", "strict", "conditional_min_uncached_tokens", "conditional_min_uncached_ratio", "slo_ttft_ms"),
+    *("slo_itl_ms", "retiring"),
 )
 """Fields of a model's row that actions change, beside its mode."""
+
+KEYED = frozenset({"pools", "floors", "selectors", "held", "settings"})
+"""Parts that hold several values by name."""
 
 
 def pool_key(role: str, arm: str = models.MAIN) -> str:
@@ -42,11 +46,16 @@ def desire_of(model: models.Model) -> Desire:
     row = models.Model.objects.get(pk=model.pk)
     pools = list(models.Pool.objects.filter(model=row))
     held = models.Engine.objects.filter(model=row, wanted=True).values_list("id", "held")
+    canary = row.canaries.filter(ended_at=None).first()
     return {
         "mode": row.mode,
         "pools": {pool_key(pool.role, pool.arm): pool.desired_engines for pool in pools},
         "floors": {pool_key(pool.role, pool.arm): pool.floor for pool in pools},
+        "selectors": {
+            pool_key(pool.role, pool.arm): {"gpu_kinds": pool.gpu_kinds, "node_labels": pool.node_labels} for pool in pools
+        },
         "held": dict(held),
+        "canary": {"id": canary.pk, "mode": canary.mode} if canary else None,
         "settings": {field: getattr(row, field) for field in SETTINGS},
     }
 
@@ -56,7 +65,7 @@ def changes(old: Desire, new: Desire) -> tuple[Desire, Desire]:
     before: Desire = {}
     after: Desire = {}
     for part in new:
-        if isinstance(new[part], Mapping):
+        if part in KEYED:
             keys = [
                 key for key in new[part] if old[part].get(key, 0) != new[part][key] and (part != "held" or key in old[part])
             ]
@@ -73,7 +82,9 @@ def overtaken(model: models.Model, desire: Desire) -> list[str]:
     now = desire_of(model)
     found: list[str] = []
     for part, wanted in desire.items():
-        for key, then in wanted.items() if isinstance(wanted, Mapping) else [("", wanted)]:
+        if part not in now:
+            continue
+        for key, then in wanted.items() if part in KEYED else [("", wanted)]:
             value = now[part].get(key, then) if key else now[part]
             if value != then:
                 found.append(f"{f'{part} {key}'.strip()} is {value!r:.80} by now, not {then!r:.80}")
@@ -91,8 +102,25 @@ def restore(model: models.Model, desire: Desire) -> None:
         for key, value in desire.get(part, {}).items():
             role, arm = split_key(key)
             models.Pool.objects.filter(model=model, role=role, arm=arm).update(**{field: value})
+    for key, value in desire.get("selectors", {}).items():
+        role, arm = split_key(key)
+        models.Pool.objects.filter(model=model, role=role, arm=arm).update(**value)
+    if "canary" in desire:
+        _restore_canary(model, desire["canary"])
     for engine, held in desire.get("held", {}).items():
         models.Engine.objects.filter(model=model, id=engine).update(held=held)
+
+
+def _restore_canary(model: models.Model, canary: Desire | None) -> None:
+    """End a canary that was not there; a promoted one that is wanted again runs on."""
+    running = model.canaries.filter(ended_at=None)
+    if canary is None:
+        running.update(
+            state=move(CANARY, "running", "cancelled"), ended_at=timezone.now(), reason="its start was taken back"
+        )
+    elif not running.exists():
+        again = model.canaries.filter(pk=canary["id"], state="promoted")
+        again.update(state=move(CANARY, "promoted", "running"), ended_at=None, reason="its promotion was taken back")
 
 
 def skip_open_steps(steps: QuerySet[models.Step], reason: str) -> None:

@@ -16,4 +16,5 @@ def launch_of(model: models.Model, tensor_parallel: int) -> Launch:
         kv_lease_s=model.kv_lease_s,
         args=model.engine_args,
         config=model.config,
+        number=model.launch_number,
     )

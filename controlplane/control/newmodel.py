@@ -71,6 +71,17 @@ class Checked:
         """0: not known, the engine decides."""
         return int(self.engine_args.get("max_model_len") or self.shape.max_positions)
 
+    def columns(self) -> dict[str, int]:
+        """What a model's row keeps of it."""
+        return {
+            "block_size": self.engine_args.get("block_size", 16),
+            "kv_bytes_per_token": self.kv.per_token,
+            "kv_fixed_bytes": self.kv.fixed,
+            "kv_window_bytes_per_token": self.kv.window_per_token,
+            "kv_window_tokens": self.kv.window_tokens,
+            "max_model_len": self.max_model_len,
+        }
+
 
 def check(new: NewModel) -> tuple[Checked | None, tuple[str, ...]]:
     """(checked, reasons): reasons name every problem found, each with its remedy; checked is None if there is any."""

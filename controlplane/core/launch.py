@@ -26,6 +26,8 @@ class Launch:
     kv_lease_s: float = 30.0
     args: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    number: int = 1
+    """Of the model's roll-outs: the same arguments may launch another version of the engine."""
 
     @cached_property
     def digest(self) -> str:

@@ -54,10 +54,11 @@ OPERATION = _table(
 
 CANARY = _table(
     running="promoted rolled_back cancelled",
-    promoted="",
+    promoted="running",
     rolled_back="",
     cancelled="",
 )
+"""promoted leads back only where the promotion itself was taken back."""
 
 SERVING = frozenset({"ready", "draining"})
 """Engine states in which requests may be in flight."""

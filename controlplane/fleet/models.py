@@ -95,6 +95,8 @@ class Model(models.Model):
     frozen_until = models.DateTimeField(null=True, blank=True)
     """Until then no change is begun; healing goes on."""
     frozen_reason = models.CharField(max_length=500, blank=True)
+    launch_number = models.PositiveIntegerField(default=1)
+    """Rises with each roll-out: engines of an earlier one are replaced even if their arguments are the same."""
     retiring = models.BooleanField(default=False)
     """It is offered no more and its engines are being stopped; then the row goes."""
     connector = models.CharField(max_length=16, default="nixl")

@@ -160,7 +160,7 @@ def test_every_problem_is_named_at_once(node: models.Node) -> None:
 
 def test_a_name_is_given_once(model: models.Model) -> None:
     refused = refusal(actions.register_model, ANN, replace(NEW, name="x", aliases=("m",)))
-    assert "the name m is taken by model m; to correct that one, scale its pools to 0 and remove_model it" in str(refused)
+    assert "the name m is taken by model m; to correct that one, retire_model it" in str(refused)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -304,7 +304,9 @@ def test_a_busy_model_is_refused(model: models.Model) -> None:
     for action, args in ((actions.exchange_roles, ("m", "e-1", "e-2")), (actions.scale_pool, ("m", "decode", 2))):
         refused = refusal(action, ANN, *args)
         assert refused.kind == "busy"
-        assert refused.reasons == (f"operation {first.pk} (exchange_roles) of ann still runs on m: wait for it, or cancel it",)
+        assert refused.reasons == (
+            f"operation {first.pk} (exchange_roles) of ann still runs on m: wait for it, or cancel it",
+        )
 
 
 def test_a_node_is_added_once_and_with_a_proper_name(node: models.Node) -> None:

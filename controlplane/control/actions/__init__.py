@@ -5,30 +5,48 @@ first and checks the rules of its verb (`control.actor.VERBS`). A refusal raises
 trace. `preview(action, …)` says what an action would do, and leaves none either.
 """
 
+from controlplane.control.actions.canaries import end_canary, promote_canary, set_canary
 from controlplane.control.actions.change import NewStep, forbid, record_change
-from controlplane.control.actions.engines import exchange_roles, retry_engine
+from controlplane.control.actions.engines import drain_engine, exchange_roles, restart_engine, retry_engine, undrain_engine
 from controlplane.control.actions.modes import set_mode
-from controlplane.control.actions.nodes import add_node
-from controlplane.control.actions.pools import rebalance, scale_pool
+from controlplane.control.actions.nodes import add_node, cordon_node, remove_node, uncordon_node
+from controlplane.control.actions.pools import move_gpus, rebalance, scale_pool
 from controlplane.control.actions.registration import register_model, remove_model
 from controlplane.control.actions.steering import cancel, freeze, pause, resume, rollback, unfreeze
+from controlplane.control.actions.updates import RollOut, Selector, Update, retire_model, roll_out, update_model
 
 __all__ = [
     "NewStep",
+    "RollOut",
+    "Selector",
+    "Update",
     "add_node",
     "cancel",
+    "cordon_node",
+    "drain_engine",
+    "end_canary",
     "exchange_roles",
     "forbid",
     "freeze",
+    "move_gpus",
     "pause",
+    "promote_canary",
     "rebalance",
     "record_change",
     "register_model",
     "remove_model",
+    "remove_node",
+    "restart_engine",
     "resume",
+    "retire_model",
     "retry_engine",
+    "roll_out",
     "rollback",
     "scale_pool",
+    "set_canary",
     "set_mode",
+    "uncordon_node",
+    "undrain_engine",
     "unfreeze",
+    "update_model",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from django.db import transaction
 
-from controlplane.control.actions.change import NewStep, begin, forbid, record_change
+from controlplane.control.actions.change import Change, NewStep, begin, forbid, record_change
 from controlplane.control.actor import Actor
+from controlplane.control.desire import pool_key
 from controlplane.control.refused import Refused, refuse_all
 from controlplane.fleet import models
 
@@ -32,6 +35,74 @@ def exchange_roles(actor: Actor, model_name: str, first: str, second: str, *, re
         )
 
 
+def drain_engine(actor: Actor, engine_id: str, *, reason: str = "", expected_version: int | None = None) -> models.Operation:
+    """Take a serving engine out of the routing table and let it finish what it has; it runs on, and heals if it dies."""
+    with transaction.atomic():
+        change, row = _begin(actor, "drain_engine", engine_id, reason, expected_version)
+        if row.held:
+            raise Refused("invalid", f"{row.id} is held out of the table already: undrain_engine brings it back")
+        refuse_all("unsafe", _left(row))
+        models.Engine.objects.filter(pk=row.pk).update(held=True)
+        return change.record([NewStep("hold", row.role, row.id, row.arm)], subject=f"engine:{row.id}")
+
+
+def undrain_engine(
+    actor: Actor, engine_id: str, *, reason: str = "", expected_version: int | None = None
+) -> models.Operation:
+    """Bring an engine back into the routing table."""
+    with transaction.atomic():
+        change, row = _begin(actor, "undrain_engine", engine_id, reason, expected_version)
+        if not row.held:
+            raise Refused("invalid", f"{row.id} is not held out of the table")
+        models.Engine.objects.filter(pk=row.pk).update(held=False)
+        return change.record([NewStep("release", row.role, row.id, row.arm)], subject=f"engine:{row.id}")
+
+
+def restart_engine(
+    actor: Actor, engine_id: str, *, reason: str = "", expected_version: int | None = None
+) -> models.Operation:
+    """Replace an engine by a fresh one: it is drained and stopped, and its pool starts another, on the same GPUs if no
+    others are free."""
+    with transaction.atomic():
+        change, row = _begin(actor, "restart_engine", engine_id, reason, expected_version)
+        refuse_all("unsafe", _left(row))
+        models.Engine.objects.filter(pk=row.pk).update(wanted=False, reason=f"restart_engine by {actor.name}"[:500])
+        steps = [NewStep("stop", row.role, row.id, row.arm), NewStep("start", row.role, arm=row.arm)]
+        return change.record(steps, subject=f"engine:{row.id}", engine=row.id)
+
+
+def _begin(
+    actor: Actor, verb: str, engine_id: str, reason: str, expected_version: int | None
+) -> tuple[Change, models.Engine]:
+    """The rules of `verb` checked for a wanted engine's model, and the engine's row, locked."""
+    known = models.Engine.objects.filter(id=engine_id.replace("\x00", ""), wanted=True).select_related("model").first()
+    if known is None:
+        raise Refused("not_found", f"there is no engine {engine_id!r:.40} that is wanted")
+    change = begin(actor, verb, known.model.name, reason=reason, expected_version=expected_version)
+    row = models.Engine.objects.select_for_update().filter(pk=known.pk, wanted=True).first()
+    if row is None:
+        raise Refused("not_found", f"engine {engine_id} is on its way out")
+    if row.move_phase in ("leaving", "verifying"):
+        raise Refused("busy", f"{row.id} is moving to pool {row.next_role}: wait until it has")
+    return change, row
+
+
+def _left(row: models.Engine) -> Iterator[str]:
+    """Whether the pool keeps its floor without this engine. One that does not serve may always go."""
+    if row.state != "ready" or row.held:
+        return
+    peers = models.Engine.objects.filter(
+        model=row.model, role=row.role, arm=row.arm, wanted=True, held=False, state="ready", move_phase__in=("", "aborted")
+    ).exclude(pk=row.pk)
+    pool = models.Pool.objects.filter(model=row.model, role=row.role, arm=row.arm).first()
+    left, floor = peers.count(), pool.floor if pool else 0
+    if left < floor:
+        yield (
+            f"pool {pool_key(row.role, row.arm)} would have {left} serving engines and its floor is {floor}: "
+            "scale it up first, or lower its floor"
+        )
+
+
 def retry_engine(actor: Actor, engine_id: str, *, reason: str = "") -> models.Operation:
     """Start an engine again that was given up after too many failures."""
     with transaction.atomic():
@@ -54,7 +125,8 @@ def _exchange_problems(one: models.Engine, two: models.Engine) -> list[str]:
         problems.append(f"{one.id} and {two.id} both have the role {one.role}: name one of each")
     if (one.tensor_parallel, one.kind) != (two.tensor_parallel, two.kind):
         problems.append("their launch shapes differ: scale the pools instead, which replaces engines")
-    selectors = {(tuple(pool.gpu_kinds), tuple(sorted(pool.node_labels.items()))) for pool in one.model.pools.all()}
+    pools = one.model.pools.filter(role__in=(one.role, two.role))
+    selectors = {(tuple(pool.gpu_kinds), tuple(sorted(pool.node_labels.items()))) for pool in pools}
     if len(selectors) > 1:
         problems.append("the pools select different GPUs: scale the pools instead, which replaces engines")
     return problems

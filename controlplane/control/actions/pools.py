@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from django.db import transaction
 
-from controlplane.control.actions.change import begin, lock_model, open_operations
-from controlplane.control.actions.sizes import main_pools, resize, size_problems, size_steps, too_small
+from controlplane.control.actions.change import Change, begin, lock_model, open_operations
+from controlplane.control.actions.sizes import leaving_engines, main_pools, resize, size_problems, size_steps, too_small
 from controlplane.control.actor import Actor
 from controlplane.control.desire import skip_open_steps
 from controlplane.control.newmodel import MAX_ENGINES
@@ -59,6 +59,70 @@ def scale_pool(
             steps_of_pool = each.steps.filter(role=role, arm=models.MAIN)
             skip_open_steps(steps_of_pool, f"superseded by operation {operation.pk}")
         return operation
+
+
+def move_gpus(
+    actor: Actor,
+    name: str,
+    from_role: str,
+    to_role: str,
+    gpus: int,
+    *,
+    to_model: str = "",
+    reason: str = "",
+    expected_version: int | None = None,
+) -> models.Operation:
+    """Take `gpus` GPUs from one pool and give them to another, of the same model or of `to_model`. Between models each
+    gets an operation of its own, and the giver's is returned (`after["partner"]` is the other)."""
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MAX_ENGINES:
+        raise Refused("invalid", f"gpus: 1 to {MAX_ENGINES}, not {gpus!r:.20}")
+    with transaction.atomic():
+        _lock_both(name, to_model)
+        change = begin(actor, "move_gpus", name, reason=reason, expected_version=expected_version)
+        gain = begin(actor, "move_gpus", to_model, reason=reason) if to_model not in ("", name) else change
+        giver, taker = _pool(change, from_role), _pool(gain, to_role)
+        if giver.pk == taker.pk:
+            raise Refused("invalid", "a pool cannot give to itself: name two pools")
+        refuse_all("invalid", _indivisible(gpus, giver, taker))
+        less = {from_role: giver.desired_engines - gpus // giver.tensor_parallel}
+        more = {to_role: taker.desired_engines + gpus // taker.tensor_parallel}
+        refuse_all("unsafe", _gives_too_much(change.model, giver, less[from_role]))
+        resize(change.model, less)
+        resize(gain.model, more)
+        if gain is change:
+            return change.record(size_steps(change.model))
+        leaving = leaving_engines(change.model)
+        operation = change.record(size_steps(change.model))
+        partner = gain.record(size_steps(gain.model, freed=leaving), partner=operation.pk)
+        models.Operation.objects.filter(pk=operation.pk).update(after=operation.after | {"partner": partner.pk})
+        operation.refresh_from_db()
+        return operation
+
+
+def _lock_both(*names: str) -> None:
+    """In one order, so that two moves in opposite directions never wait for each other."""
+    list(models.Model.objects.select_for_update().filter(name__in=names).order_by("pk"))
+
+
+def _pool(change: Change, role: str) -> models.Pool:
+    pools = main_pools(change.model)
+    if role not in pools:
+        raise Refused("not_found", f"{change.model.name} has no pool {role!r:.40}; pools: {', '.join(pools) or 'none'}")
+    return pools[role]
+
+
+def _indivisible(gpus: int, *pools: models.Pool) -> Iterator[str]:
+    for pool in pools:
+        if gpus % pool.tensor_parallel:
+            yield f"an engine of pool {pool.role} has {pool.tensor_parallel} GPUs: move a multiple of that, not {gpus}"
+    giver = pools[0]
+    if gpus > giver.desired_engines * giver.tensor_parallel:
+        yield f"pool {giver.role} has {giver.desired_engines} engines of {giver.tensor_parallel} GPUs: it cannot give {gpus}"
+
+
+def _gives_too_much(model: models.Model, giver: models.Pool, left: int) -> Iterator[str]:
+    sizes = {role: pool.desired_engines for role, pool in main_pools(model).items()} | {giver.role: left}
+    yield from too_small(model, model.mode, sizes, {role: pool.floor for role, pool in main_pools(model).items()})
 
 
 def _of_the_same_pool(model: models.Model, role: str) -> list[models.Operation]:

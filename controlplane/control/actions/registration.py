@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from django.db import connection, transaction
 from django.db.models import Q
@@ -23,12 +23,12 @@ def register_model(actor: Actor, new: NewModel, *, reason: str = "") -> models.O
     """Offer a new model. Its pools are made with the sizes asked for; the loop starts the engines."""
     forbid(actor, "register_model")
     checked, reasons = check(new)
-    reasons += tuple(_unknown_kinds(new))
+    reasons += tuple(unknown_kinds(kind for pool in new.pools for kind in pool.gpu_kinds))
     if checked is None or reasons:
         raise Refused("invalid", *reasons)
     with transaction.atomic():
-        _lock_names()
-        _refuse_taken_names(new)
+        lock_names()
+        refuse_all("invalid", names_taken((new.name, *new.aliases)))
         model = models.Model.objects.create(
             name=new.name,
             aliases=list(new.aliases),
@@ -40,12 +40,7 @@ def register_model(actor: Actor, new: NewModel, *, reason: str = "") -> models.O
             served_mode=new.mode,
             connector=new.connector,
             kv_lease_s=new.kv_lease_s,
-            block_size=checked.engine_args.get("block_size", 16),
-            kv_bytes_per_token=checked.kv.per_token,
-            kv_fixed_bytes=checked.kv.fixed,
-            kv_window_bytes_per_token=checked.kv.window_per_token,
-            kv_window_tokens=checked.kv.window_tokens,
-            max_model_len=checked.max_model_len,
+            **checked.columns(),
             slo_ttft_ms=new.slo_ttft_ms,
             slo_itl_ms=new.slo_itl_ms,
         )
@@ -101,30 +96,26 @@ def remove_model(actor: Actor, name: str, *, reason: str = "") -> models.Operati
         return record_change("remove_model", actor, reason, f"model:{name}", before=before, done=True)
 
 
-def _lock_names() -> None:
+def lock_names() -> None:
     """Until the transaction ends nobody else names a model: no constraint sees that the aliases of two rows are the same."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [NAMES_LOCK])
 
 
-def _refuse_taken_names(new: NewModel) -> None:
-    taken = {name: model.name for model in models.Model.objects.all() for name in (model.name, *model.aliases)}
-    wanted = (new.name, *new.aliases)
-    refuse_all(
-        "invalid",
-        (
-            f"the name {name} is taken by model {taken[name]}; to correct that one, scale its pools to 0 and remove_model it"
-            for name in wanted
-            if name in taken
-        ),
-    )
+def names_taken(wanted: Sequence[str], besides: models.Model | None = None) -> Iterator[str]:
+    """Names that another model has, or that come twice. To be asked under `lock_names`."""
+    others = [model for model in models.Model.objects.all() if model != besides]
+    taken = {name: model.name for model in others for name in (model.name, *model.aliases)}
+    for name in wanted:
+        if name in taken:
+            yield f"the name {name} is taken by model {taken[name]}; to correct that one, retire_model it"
     if len(set(wanted)) != len(wanted):
-        raise Refused("invalid", "an alias repeats another name of the model")
+        yield "an alias repeats another name of the model"
 
 
-def _unknown_kinds(new: NewModel) -> Iterator[str]:
+def unknown_kinds(kinds: Iterable[str]) -> Iterator[str]:
     """A pool for a kind that nobody has heard of would wait for ever."""
-    asked = {kind for pool in new.pools for kind in pool.gpu_kinds} - MEMORY_BYTES.keys()
+    asked = set(kinds) - MEMORY_BYTES.keys()
     if asked:
         present = set(models.Gpu.objects.values_list("kind", flat=True))
         known = ", ".join(sorted(present | MEMORY_BYTES.keys()))

@@ -27,15 +27,23 @@ class Gap:
     """Ids, those that leave first last."""
 
 
-def size_steps(model: models.Model) -> list[NewStep]:
-    """What brings every pool of `model` to the size that its row says by now. Raises Refused, kind no_capacity."""
+def size_steps(model: models.Model, freed: Collection[str] = ()) -> list[NewStep]:
+    """What brings every pool of `model` to the size that its row says by now. `freed`: engines of others that give their
+    GPUs back for it. Raises Refused, kind no_capacity."""
     gaps = _gaps(model)
     steps = _moves(gaps)
-    refuse_all("no_capacity", why_not(_demands(gaps), _freed(gaps)))
+    refuse_all("no_capacity", why_not(_demands(gaps), _freed(gaps) | set(freed)))
     for verb, sign in (("start", 1), ("stop", -1)):
         for gap in gaps:
             steps += [NewStep(verb, gap.pool.role, arm=gap.pool.arm)] * max(0, sign * gap.engines)
     return steps
+
+
+def leaving_engines(model: models.Model) -> frozenset[str]:
+    """Ids of engines that stop when every pool is brought to its size."""
+    gaps = _gaps(model)
+    _moves(gaps)
+    return _freed(gaps)
 
 
 def _gaps(model: models.Model) -> list[Gap]:

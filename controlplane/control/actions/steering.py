@@ -20,7 +20,7 @@ from controlplane.fleet import models
 UNDOABLE = frozenset(
     {
         *("set_mode", "rebalance", "scale_pool", "move_gpus", "drain_engine", "undrain_engine", "update_model", "roll_out"),
-        "rollback",
+        *("set_canary", "rollback"),
     }
 )
 """Verbs whose operation can be taken back after it has ended."""
