@@ -73,6 +73,9 @@ class EngineRoute:
     dp: int = 1
     compat: str = ""
     max_num_seqs: int = 256
+    peers: tuple[str, ...] = ()
+    """Ids of the only engines that it may hand KV to or take KV from, while others are not verified yet; empty: all of equal
+    compat. A pair must be allowed by both."""
     engine_key: str = field(default="", repr=False)
     """Only for a `--table` FILE (trusted by its mode) whose engines were not started by an agent; published tables leave it
     empty and routers derive the key (core.signing.engine_key)."""

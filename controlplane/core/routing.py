@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
-from controlplane.core.protocol import Mode, ModelRoute, OnPrefillLoss, Role
+from controlplane.core.pairing import may_pair, moved_on, open_compats, why_not_paired
+from controlplane.core.protocol import EngineRoute, Mode, ModelRoute, OnPrefillLoss, Role
 from controlplane.core.reasons import REASON_DOCS as REASON_DOCS
 from controlplane.core.reasons import Path as Path
 from controlplane.core.reasons import Reason as Reason
@@ -72,9 +73,9 @@ def decide_path(model: ModelRoute, engines: Sequence[Candidate], request: Reques
 
 def _missing_role(ready: Sequence[Candidate]) -> Reason | None:
     """None if some prefill and some decode engine fit each other."""
-    prefill = {engine.route.compat for engine in ready if engine.route.role == "prefill"}
-    decode = {engine.route.compat for engine in ready if engine.route.role == "decode"}
-    if prefill & decode:
+    prefill = [engine.route for engine in ready if engine.route.role == "prefill"]
+    decode = [engine.route for engine in ready if engine.route.role == "decode"]
+    if open_compats(prefill) & open_compats(decode) or any(may_pair(one, other) for one in prefill for other in decode):
         return None
     return Reason.DECODE_UNAVAILABLE if prefill and not decode else Reason.PREFILL_UNAVAILABLE
 
@@ -96,7 +97,7 @@ def conditional_reason(model: ModelRoute, engines: Sequence[C], request: Request
     if prefill.engine is None:
         return Reason.CONDITIONAL_NO_PAIR
     source = Source(prefill.engine.route.id, model.kv_bytes)
-    decode = choose("decode", engines, request, arm, compat=prefill.engine.route.compat, source=source)
+    decode = choose("decode", engines, request, arm, prefill=prefill.engine.route, source=source)
     harm = local.estimate.own * local.engine.load.in_flight
     sooner_here = local.seconds + harm < prefill.seconds + decode.seconds - TIE_S
     return Reason.CONDITIONAL_LOCAL if sooner_here else Reason.CONDITIONAL_REMOTE
@@ -135,22 +136,30 @@ def choose(
     request: Request,
     arm: str = "main",
     exclude: Collection[str] = (),
-    compat: str | None = None,
+    prefill: EngineRoute | None = None,
     source: Source | None = None,
 ) -> Choice[C]:
-    """The engine that could serve `leg` soonest. `exclude` holds ids that failed this request already; `compat` (for
-    decode) is the prefill engine's, and `source` says what there is to pull. A prefill engine is only chosen if a usable
-    decode engine fits it."""
+    """The engine that could serve `leg` soonest. `exclude` holds ids that failed this request already; `prefill` (for
+    decode) is the engine that did the prefill, and `source` says what there is to pull. A prefill engine is only chosen if
+    a usable decode engine fits it."""
     if leg == "prefill":
-        decodes = {engine.route.compat for engine in _fitting(engines, _DECODE, arm, (), None)}
-        kept = [engine for engine in _fitting(engines, _PREFILL, arm, exclude, None) if engine.route.compat in decodes]
+        decodes = [engine.route for engine in _fitting(engines, _DECODE, arm, (), None)]
+        compats = open_compats(decodes)
+        kept = [
+            engine
+            for engine in _fitting(engines, _PREFILL, arm, exclude, None)
+            if ((route := engine.route).compat in compats and not route.peers)
+            or any(may_pair(route, decode) for decode in decodes)
+        ]
         if not kept:
             return _nothing(engines, lambda e: _refusal(e, _PREFILL, arm, exclude, None) or NO_PEER)
     else:
         roles = WHOLE_ROLES if leg == "whole" else _DECODE
-        kept = _fitting(engines, roles, arm, exclude, compat)
+        kept = _fitting(engines, roles, arm, exclude, prefill)
+        if not kept and prefill is not None:
+            kept = moved_on(engines, arm, exclude, prefill)
         if not kept:
-            return _nothing(engines, lambda e: _refusal(e, roles, arm, exclude, compat) or "")
+            return _nothing(engines, lambda e: _refusal(e, roles, arm, exclude, prefill) or "")
         if leg == "whole":
             best_role = WHOLE_ROLES[min(WHOLE_ROLES.index(engine.route.role) for engine in kept)]
             kept = [engine for engine in kept if engine.route.role == best_role]
@@ -179,13 +188,14 @@ def _nothing(engines: Sequence[C], refusal: Callable[[C], str]) -> Choice[C]:
     return Choice(None, rejected=tuple((engine.route.id, refusal(engine)) for engine in engines))
 
 
-NO_PEER = "no usable decode engine is compatible with it"
+NO_PEER = "no usable decode engine is compatible with it, or verified"
 
 
 def _fitting(
-    engines: Sequence[C], roles: Collection[Role], arm: str, exclude: Collection[str], compat: str | None
+    engines: Sequence[C], roles: Collection[Role], arm: str, exclude: Collection[str], prefill: EngineRoute | None
 ) -> list[C]:
     """Those that `_refusal` would not refuse."""
+    limited = prefill is not None and bool(prefill.peers)
     return [
         engine
         for engine in engines
@@ -193,13 +203,17 @@ def _fitting(
         and route.state == "ready"
         and route.arm == arm
         and route.id not in exclude
-        and (compat is None or route.compat == compat)
+        and (
+            prefill is None
+            or (route.compat == prefill.compat and not (limited or route.peers) and route.id != prefill.id)
+            or may_pair(prefill, route)
+        )
         and engine.usable
     ]
 
 
 def _refusal(
-    engine: Candidate, roles: Collection[Role], arm: str, exclude: Collection[str], compat: str | None
+    engine: Candidate, roles: Collection[Role], arm: str, exclude: Collection[str], prefill: EngineRoute | None
 ) -> str | None:
     route = engine.route
     if route.role not in roles:
@@ -212,9 +226,9 @@ def _refusal(
         return "failed this request"
     if not engine.usable:
         return "set aside after failures"
-    if compat is not None and route.compat != compat:
-        return "not compatible with the prefill engine"
-    return None
+    if prefill is None or may_pair(prefill, route):
+        return None
+    return why_not_paired(prefill, route)
 
 
 def mix(session: int, salt: int) -> int:

@@ -13,6 +13,7 @@ import xxhash
 
 from controlplane.core import routing
 from controlplane.core.kvindex import NO_PREFIX, Prefix
+from controlplane.core.protocol import EngineRoute
 from controlplane.core.routing import Path, Reason
 from controlplane.core.scoring import Leg, Source
 from controlplane.router import admission, answers, bodies, errors, flows, identity, prefixes, record, usage, wholly
@@ -182,16 +183,22 @@ class Exchange:
         """The model's engines as the newest table has them: it may have changed since the request came."""
         if self.router.siblings is not None:
             self.router.siblings.refresh()
-        newest = self.router.directory.models.get(self.model_name, self.model)
-        return newest.engines
+        return self._newest().engines
+
+    def _newest(self) -> Model:
+        return self.router.directory.models.get(self.model_name, self.model)
+
+    def is_whole_now(self) -> bool:
+        """By the newest table, requests like this one are served whole: the model may have been switched since it came."""
+        return routing.pick_arm(self._newest().route, self.need.session)[1] == "monolithic"
 
     def choose(
-        self, leg: Leg, exclude: Collection[str], compat: str | None = None, source: Source | None = None
+        self, leg: Leg, exclude: Collection[str], prefill: EngineRoute | None = None, source: Source | None = None
     ) -> Engine | None:
         """The engine for a leg by the newest table; None if none is left."""
         if self.given_up:
             exclude = self.given_up.union(exclude)
-        choice = routing.choose(leg, self.engines(), self.need, self.arm, exclude, compat, source)
+        choice = routing.choose(leg, self.engines(), self.need, self.arm, exclude, prefill, source)
         if choice.engine is not None:
             self.choices[leg] = choice
             if leg != "decode":

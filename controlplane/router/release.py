@@ -51,7 +51,7 @@ async def _fetch(x: Exchange, handoff: Handoff, body: Body) -> bool:
     router, tried = x.router, set[str]()
     forwarded = identity.forwarded({}, identity.request_id({}, router.ids_in_use))
     while True:
-        engine = routing.choose("decode", x.engines(), x.need, x.arm, tried, handoff.engine.route.compat).engine
+        engine = routing.choose("decode", x.engines(), x.need, x.arm, tried, handoff.engine.route).engine
         if engine is None:
             return False
         tried.add(engine.route.id)

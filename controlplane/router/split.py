@@ -107,7 +107,9 @@ class Split:
         return False
 
     async def _without_prefill(self) -> None:
-        if routing.after_prefill_loss(self.route.on_prefill_loss, self.route.strict, 0) == "fail":
+        if not self.x.is_whole_now() and (
+            routing.after_prefill_loss(self.route.on_prefill_loss, self.route.strict, 0) == "fail"
+        ):
             raise error_of(self.last, self.x.model_name)
         await self._whole_instead(Reason.PREFILL_LOST, self.prefill_tried | self.decode_tried)
 
@@ -219,7 +221,7 @@ class Split:
     def _next_decode(self, handoff: Handoff) -> Engine | None:
         x, prefill = self.x, handoff.engine.route
         source = Source(prefill.id, self.route.kv_bytes) if handoff.kv_params is not None else None
-        return x.choose("decode", self.decode_tried, prefill.compat, source)
+        return x.choose("decode", self.decode_tried, prefill, source)
 
     def _prefill_again(self) -> bool:
         if self.kv_retries == 0:
@@ -230,7 +232,7 @@ class Split:
         return True
 
     async def _without_decode(self) -> None:
-        if self.route.strict:
+        if self.route.strict and not self.x.is_whole_now():
             raise error_of(self.last, self.x.model_name)
         reason = Reason.DECODE_LOST if self.decode_tried else Reason.DECODE_UNAVAILABLE
         await self._whole_instead(reason, self.prefill_tried | self.decode_tried)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from controlplane.core import routing
+from controlplane.core.pairing import NOT_VERIFIED
 from controlplane.core.protocol import Canary, EngineRoute, ModelRoute
 from controlplane.core.routing import REASON_DOCS, Links, Load, Path, Rates, Reason, Request
 
@@ -140,7 +141,60 @@ def test_only_engines_that_fit_are_paired() -> None:
     for session in range(10):
         chosen = routing.choose("prefill", [one, other, *decodes], request(session=session))
         assert chosen.engine is one
-        assert routing.choose("decode", decodes, request(session=session), compat="1").engine is decodes[0]
+        assert routing.choose("decode", decodes, request(session=session), prefill=chosen.engine.route).engine is decodes[0]
+
+
+def test_pairs_that_are_not_verified_yet_are_not_chosen() -> None:
+    """A new decode engine is verified with one prefill engine so far, and another prefill engine with no decode engine."""
+    old_p, new_p = engine("p1", "prefill"), engine("p2", "prefill", peers=("gone",))
+    old_d, new_d = engine("d1", "decode"), engine("d2", "decode", peers=("p1",))
+    for session in range(20):
+        need = request(session=session)
+        assert routing.choose("prefill", [old_p, new_p, old_d, new_d], need).engine is old_p
+        assert routing.choose("prefill", [old_p, new_p, new_d], need).engine is old_p
+        assert routing.choose("decode", [old_d, new_d], need, prefill=new_p.route).engine is None
+    chosen = {
+        routing.choose("decode", [old_d, new_d], request(session=n), prefill=old_p.route).engine.route.id for n in range(20)
+    }  # type: ignore[union-attr]
+    assert chosen == {"d1", "d2"}
+    unknown = routing.choose("decode", [new_d], request(), prefill=engine("p3", "prefill").route)
+    assert unknown.rejected == (("d2", NOT_VERIFIED),)
+    split = ModelRoute("m", "disaggregated")
+    assert routing.decide_path(split, [old_p, new_d], request()).path is Path.DISAGGREGATED
+    assert routing.decide_path(split, [new_p, old_d, new_d], request()).reason is Reason.PREFILL_UNAVAILABLE
+
+
+LATE = EngineRoute("p", "http://x", "mixed", compat="1")
+"""It has finished a prefill; then the table changed."""
+
+
+def late(id: str, role: Any, **fields: Any) -> Engine:
+    usable = fields.pop("usable", True)
+    return engine(id, role, usable=usable, **{"compat": "1", **fields})
+
+
+@pytest.mark.parametrize(
+    ("what", "engines", "chosen"),
+    [
+        ("decode engines stay first", [late("m", "mixed"), late("d", "decode")], "d"),
+        ("switched to monolithic", [late("p", "mixed"), late("m", "mixed")], "m"),
+        ("only those that fit", [late("x", "mixed", compat="2"), late("m", "mixed"), late("q", "mixed", peers=("z",))], "m"),
+        ("roles exchanged", [late("p", "decode"), late("d", "prefill")], "d"),
+        ("mixed before prefill", [late("p", "decode"), late("d", "prefill"), late("m", "mixed")], "m"),
+        ("the arm is over", [late("m", "mixed", arm="canary"), late("d", "prefill", arm="canary")], "m"),
+        ("its own arm first", [late("m", "mixed", arm="canary"), late("d", "prefill")], "d"),
+        ("nobody takes from itself", [late("p", "decode")], None),
+        ("nor who drains", [late("m", "mixed", state="draining")], None),
+        ("nor who is set aside", [late("m", "mixed", usable=False)], None),
+        ("a decode engine is only set aside", [late("d", "decode", usable=False), late("m", "mixed")], None),
+    ],
+    ids=lambda value: value.replace(" ", "_") if isinstance(value, str) else None,
+)  # fmt: skip
+def test_a_finished_prefill_finds_who_can_still_pull_it(what: str, engines: list[Engine], chosen: str | None) -> None:
+    choice = routing.choose("decode", engines, request(), prefill=LATE)
+    assert (choice.engine.route.id if choice.engine else None) == chosen
+    if chosen is None:
+        assert all(why for _, why in choice.rejected)
 
 
 def test_a_refusal_says_why_for_each_engine() -> None:
@@ -148,7 +202,7 @@ def test_a_refusal_says_why_for_each_engine() -> None:
     choice = routing.choose("prefill", engines, request(), exclude={"x"})
     assert choice.engine is None
     assert [why for _, why in choice.rejected] == [
-        "set aside after failures", "state is draining", "no usable decode engine is compatible with it", "role is decode",
+        "set aside after failures", "state is draining", routing.NO_PEER, "role is decode",
     ]  # fmt: skip
     assert routing.choose("decode", [D], request(), exclude={"d"}).rejected == (("d", "failed this request"),)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from controlplane.core import routing
 from controlplane.core.kvindex import KvIndex
+from controlplane.core.pairing import may_pair
 from controlplane.core.protocol import EngineRoute, ModelRoute
 from controlplane.core.routing import Links, Load, Path, Rates, Reason, Request
 from controlplane.core.scoring import DEFAULT_LINK_BYTES_PER_S, FULL_SAMPLE_BYTES, MAX_LINKS, Source, estimate
@@ -225,13 +226,16 @@ def test_a_queue_ahead_is_not_taken_for_a_slow_engine_and_short_prompts_count_le
 
 ENGINES = st.lists(
     st.builds(
-        lambda role, state, arm, compat, usable, queued, number: Engine(
-            EngineRoute(f"e{number}", "http://x", role, state=state, arm=arm, compat=compat), usable=usable, load=queued
+        lambda role, state, arm, compat, peers, usable, queued, number: Engine(
+            EngineRoute(f"e{number}", "http://x", role, state=state, arm=arm, compat=compat, peers=peers),
+            usable=usable,
+            load=queued,
         ),
         st.sampled_from(("prefill", "decode", "mixed")),
         st.sampled_from(("ready", "ready", "draining")),
         st.sampled_from(("main", "main", "canary")),
         st.sampled_from(("", "1")),
+        st.sampled_from(((), (), ("e7",), ("e8", "e9"))),
         st.sampled_from((True, True, False)),
         st.builds(Load, prefill_tokens=st.integers(0, 50_000), decode_tokens=st.integers(0, 5000)),
         st.integers(0, 99),
@@ -242,20 +246,31 @@ ENGINES = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(ENGINES, st.sampled_from(("prefill", "decode", "whole")), st.integers(0, 2**64 - 1), st.integers(0, 99))
+@given(
+    ENGINES,
+    st.sampled_from(("prefill", "decode", "whole")),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 99),
+    st.builds(EngineRoute, st.sampled_from(("e7", "e8")), st.just("http://x"), st.just("prefill"), compat=st.just("1")),
+)
 def test_only_fitting_engines_are_chosen_and_else_each_is_refused_for_a_reason(
-    engines: list[Engine], leg: Any, session: int, failed: int
+    engines: list[Engine], leg: Any, session: int, failed: int, prefill: EngineRoute
 ) -> None:
     exclude = {f"e{failed}"}
-    choice = routing.choose(leg, engines, request(session=session), exclude=exclude, compat="1" if leg == "decode" else None)
+    source = prefill if leg == "decode" else None
+    choice = routing.choose(leg, engines, request(session=session), exclude=exclude, prefill=source)
     if choice.engine is None:
         assert [id for id, _ in choice.rejected] == [each.route.id for each in engines]
         assert all(why for _, why in choice.rejected)
         return
     route = choice.engine.route
     roles = {"prefill": ("prefill",), "decode": ("decode",), "whole": ("mixed", "decode", "prefill")}[leg]
-    assert (route.role in roles, route.state, route.arm, choice.engine.usable) == (True, "ready", "main", True)
+    listed = [each.route for each in engines if (each.route.state, each.route.arm) == ("ready", "main")]
+    moved_on = leg == "decode" and not any(each.role == "decode" and each.id != prefill.id for each in listed)
+    assert (route.role in roles and route.arm == "main") or moved_on
+    assert (route.state, choice.engine.usable) == ("ready", True)
     assert route.id not in exclude
-    assert leg != "decode" or route.compat == "1"
+    assert leg != "decode" or may_pair(prefill, route)
+    assert leg != "prefill" or any(may_pair(route, each) for each in listed if each.role == "decode")
     assert all(score >= choice.estimate.score - routing.TIE_S for _, score in choice.others)
     assert route.id not in dict(choice.others)
