@@ -69,6 +69,11 @@ def fact_key(kind: str, id: str) -> str:
     return f"fact:{kind}:{id}"
 
 
+def canary_stream(canary: int) -> str:
+    """The stream in which routers tell what sessions of a running canary see: signed CanaryReports in field "r"."""
+    return f"canary:{canary}"
+
+
 def live_key(topic: str) -> str:
     """Hash with the state of one live topic: fields `epoch`, `seq`, `at`, `rows` (JSON list)."""
     return f"live:{topic}"

@@ -51,9 +51,20 @@ class Conditional:
 
 @dataclass(frozen=True)
 class Canary:
+    """A trial of a mode on `share` (0 to 1) of a model's sessions. `mode` is that of the trial."""
+
     arm: str
     mode: Mode
     share: float
+    shared: bool = False
+    """No engines are in its arm: its sessions are served by main's, in its mode. Only between conditional and disaggregated,
+    which need the same engines."""
+    id: int = 0
+    """Which sessions take part is drawn anew for each; routers tell what those of this one saw."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must be from 0 to 1, not {self.share:g}")
 
 
 @dataclass(frozen=True)
@@ -196,6 +207,9 @@ def model_problem(model: ModelRoute) -> str:
             return problem
     if model.kv_lease_s <= 0:
         return "kv_lease_s must be more than 0"
+    canary = model.canary
+    if canary is not None and canary.shared and "monolithic" in (canary.mode, model.mode):
+        return "a canary on shared engines tries conditional against disaggregated only"
     return next(filter(None, map(engine_problem, model.engines)), "")
 
 
@@ -489,6 +503,39 @@ class Passed:
 
 
 @dataclass(frozen=True)
+class SessionSeen:
+    """What a router saw of one session of a model with a canary since it last told of it. Said twice it means the same."""
+
+    session: str
+    """RequestRow.session."""
+    canary: bool
+    """Its arm; False: main."""
+    at: float
+    """When the earliest of these requests came: Unix seconds on the router's clock."""
+    over: bool = False
+    """A request failed, or was over the model's SLO."""
+    failed: bool = False
+    """An engine failed a request, though another may have served it then."""
+    kv_lost: bool = False
+    """A decode engine could not take over a prompt's KV."""
+    fell_back: bool = False
+    """Of the canary, and main served a request because no canary engine (or pair) was usable."""
+    ttft_ms: float | None = None
+    """The longest; None: no stream began."""
+    itl_ms: float | None = None
+    """The longest mean time between tokens of a stream."""
+
+
+@dataclass(frozen=True)
+class CanaryReport:
+    """Signed with the routers' key; an entry of the stream `names.canary_stream`. `canary`: Canary.id."""
+
+    canary: int
+    router: str
+    sessions: tuple[SessionSeen, ...]
+
+
+@dataclass(frozen=True)
 class RequestRow:
     """One finished request. Never holds prompts or answers. Durations are ms, None where the stage did not happen."""
 
@@ -523,6 +570,10 @@ class RequestRow:
     """Per leg the two best engines that were not taken, best first."""
     weight: int = 1
     """How many requests this row stands for: a busy router tells every so many of those that went well."""
+    session: str = ""
+    """A 64-bit hash of the session, else of the request's id, as 16 hex digits."""
+    arm: str = "main"
+    """Of the engines that served it; with reason canary_unavailable those of main instead of its own."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.weight <= MAX_WEIGHT:

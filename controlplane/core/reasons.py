@@ -32,6 +32,7 @@ class Reason(StrEnum):
     CONDITIONAL_NO_PAIR = "conditional_no_pair"
     UNSUPPORTED_SPLIT = "unsupported_split"
     WHOLE_ENDPOINT = "whole_endpoint"
+    CANARY_UNAVAILABLE = "canary_unavailable"
     PREFILL_UNAVAILABLE = "prefill_unavailable"
     DECODE_UNAVAILABLE = "decode_unavailable"
     PREFILL_LOST = "prefill_lost"
@@ -63,6 +64,7 @@ REASON_DOCS: dict[Reason, str] = {
     Reason.CONDITIONAL_NO_PAIR: "Mode conditional: no prefill and decode engine that fit each other were ready.",
     Reason.UNSUPPORTED_SPLIT: "It cannot be split rightly (n > 1, a list of prompts, prompt logprobs, echo, images, …).",
     Reason.WHOLE_ENDPOINT: "This path is never split (embeddings, responses, messages, score, rerank).",
+    Reason.CANARY_UNAVAILABLE: "Its session is the canary's, which had no usable engine or pair: main's engines served it.",
     Reason.PREFILL_UNAVAILABLE: "No prefill engine was usable and the model is not strict: one engine did all.",
     Reason.DECODE_UNAVAILABLE: "No decode engine was usable and the model is not strict: one engine did all.",
     Reason.PREFILL_LOST: "The prefill leg failed; on_prefill_loss let one engine compute the prompt again.",

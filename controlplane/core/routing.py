@@ -8,8 +8,8 @@ values come in as integers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from controlplane.core.pairing import may_pair, moved_on, open_compats, why_not_paired
 from controlplane.core.protocol import EngineRoute, Mode, ModelRoute, OnPrefillLoss, Role
@@ -27,6 +27,9 @@ from controlplane.core.scoring import Reservation as Reservation
 TIE_S = 0.001
 """Scores closer than this are equal: the session's hash decides, so that a session stays where it was."""
 
+MAIN = "main"
+"""The arm of everybody but a canary's sessions."""
+
 _MASK = (1 << 64) - 1
 
 C = TypeVar("C", bound=Candidate)
@@ -39,20 +42,49 @@ C = TypeVar("C", bound=Candidate)
 class Decision:
     path: Path
     reason: Reason
-    arm: str = "main"
+    arm: str = MAIN
+    """Of the engines that may serve it."""
+    canary: bool = False
+    """Its session is the canary's, whoever serves it."""
 
 
-def pick_arm(model: ModelRoute, session: int) -> tuple[str, Mode]:
-    """The arm and mode of this session: always the same for the same session and share."""
+class Seat(NamedTuple):
+    """Where a session belongs: whose engines serve it, and in which mode."""
+
+    arm: str
+    mode: Mode
+    canary: bool
+
+
+def pick_arm(model: ModelRoute, session: int) -> Seat:
+    """Always the same for the same session, canary and share; when the share changes, only those sessions move that must."""
     canary = model.canary
-    if canary is not None and mix(session, 0x63616E617279) / _MASK < canary.share:
-        return canary.arm, canary.mode
-    return "main", model.mode
+    if canary is not None and mix(session, _CANARY_SALT + canary.id) / _MASK < canary.share:
+        return Seat(MAIN if canary.shared else canary.arm, canary.mode, True)
+    return Seat(MAIN, model.mode, False)
+
+
+_CANARY_SALT = 0x63616E617279
+_NO_PAIR = frozenset({Reason.PREFILL_UNAVAILABLE, Reason.DECODE_UNAVAILABLE, Reason.CONDITIONAL_NO_PAIR})
 
 
 def decide_path(model: ModelRoute, engines: Sequence[Candidate], request: Request) -> Decision:
-    """The path of a request. NONE means that no engine can take it now, with the reason why."""
-    arm, mode = pick_arm(model, request.session)
+    """The path of a request. NONE means that no engine can take it now, with the reason why.
+
+    A session of the canary is served by main, as main's are, while the canary has no usable engine, or no pair in a mode
+    that needs one."""
+    arm, mode, canary = pick_arm(model, request.session)
+    decision = _path(model, engines, request, arm, mode)
+    if not canary:
+        return decision
+    if arm != MAIN and (decision.path is Path.NONE or decision.reason in _NO_PAIR):
+        instead = _path(model, engines, request, MAIN, model.mode)
+        if instead.path is not Path.NONE:
+            return replace(instead, reason=Reason.CANARY_UNAVAILABLE, canary=True)
+    return replace(decision, canary=True)
+
+
+def _path(model: ModelRoute, engines: Sequence[Candidate], request: Request, arm: str, mode: Mode) -> Decision:
     ready = [engine for engine in engines if engine.usable and engine.route.state == "ready" and engine.route.arm == arm]
     if not ready:
         return Decision(Path.NONE, Reason.NO_ENGINE, arm)
@@ -134,7 +166,7 @@ def choose(
     leg: Leg,
     engines: Sequence[C],
     request: Request,
-    arm: str = "main",
+    arm: str = MAIN,
     exclude: Collection[str] = (),
     prefill: EngineRoute | None = None,
     source: Source | None = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from controlplane.core.protocol import EngineLoad, KeyEntry, ModelRoute, RequestRow, RouterRow, RoutingTable
+from controlplane.core.protocol import EngineLoad, KeyEntry, ModelRoute, RequestRow, RouterRow, RoutingTable, SessionSeen
 from controlplane.core.routing import Path, Reason
 from controlplane.router import answers, capacity, identity, metrics_page, readiness
 from controlplane.router.admission import OwnBook, Quotas
@@ -47,6 +47,7 @@ class Telemetry(Protocol):
 
     def request(self, row: RequestRow) -> None: ...
     def router(self, row: RouterRow) -> None: ...
+    def session(self, canary: int, key: int, seen: SessionSeen) -> None: ...
 
 
 class NoTelemetry:
@@ -58,6 +59,9 @@ class NoTelemetry:
         pass
 
     def router(self, row: RouterRow) -> None:
+        pass
+
+    def session(self, canary: int, key: int, seen: SessionSeen) -> None:
         pass
 
 

@@ -62,7 +62,13 @@ class Exchange:
         self.model_name = ""
         self.path = Path.NONE
         self.reason = Reason.ROUTER
-        self.arm = "main"
+        self.arm = routing.MAIN
+        self.canary = False
+        """Its session is the canary's."""
+        self.fell_back = False
+        """And no engine of the canary could be asked."""
+        self.kv_lost = False
+        """A decode engine could not take over the prompt's KV."""
         self.prefill_id = ""
         self.decode_id = ""
         self.status = 0
@@ -203,6 +209,10 @@ class Exchange:
             self.choices[leg] = choice
             if leg != "decode":
                 self.expected_cached = self.need.cached.get(choice.engine.route.id, 0)
+        elif leg == "whole" and self.arm != routing.MAIN:
+            # The canary's engines have failed it, or have left its arm: main's need not.
+            self.arm, self.reason = routing.MAIN, Reason.CANARY_UNAVAILABLE
+            return self.choose(leg, exclude)
         return choice.engine
 
     # --- answers ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.core import routing
-from controlplane.core.routing import Path
+from controlplane.core.routing import Path, Reason
 from controlplane.router import errors, resume
 from controlplane.router.split import Split
 from controlplane.router.wholly import whole
@@ -25,7 +25,8 @@ async def serve(x: Exchange) -> None:
 async def _legs(x: Exchange) -> None:
     x.model = x.router.directory.models.get(x.model_name, x.model)  # its mode may have changed since the request came
     decision = routing.decide_path(x.model.route, x.engines(), x.need)
-    x.arm, x.reason = decision.arm, decision.reason
+    x.arm, x.reason, x.canary = decision.arm, decision.reason, decision.canary
+    x.fell_back = decision.reason is Reason.CANARY_UNAVAILABLE
     if decision.path is Path.NONE:
         raise errors.no_engine(x.model_name)
     x.path = decision.path

@@ -17,6 +17,7 @@ from controlplane.router.app import Router
 from controlplane.router.peers import TELL_S, Peers
 from controlplane.router.tables import Tables
 from controlplane.router.telemetry import Outbox
+from controlplane.router.trials import send
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Link:
             self._forever("cache eras", self._follow_eras),
             self._forever("cache eras", self._tell_eras),
             self._forever("telemetry", self._send_telemetry),
+            self._forever("canaries", self._tell_trials),
             self._forever("loads out", self._tell_loads),
             self._forever("loads in", self._hear_loads),
         )
@@ -67,6 +69,7 @@ class Link:
             async with asyncio.timeout(2.0):
                 await self._say_eras()
                 await self._flush()
+                await send(self._broker, self._key, self._outbox.trials)
                 await self._say_loads(self._peers.farewell())
                 await self._broker.delete(names.fact_key("router", self._router.id))
                 await self._broker.publish(names.FACT_CHANNEL, f"router:{self._router.id}")
@@ -228,6 +231,11 @@ class Link:
         while True:
             self._outbox.router(self._router.row())
             await self._flush()
+            await asyncio.sleep(TICK_S)
+
+    async def _tell_trials(self) -> None:
+        while True:
+            await send(self._broker, self._key, self._outbox.trials)
             await asyncio.sleep(TICK_S)
 
     async def _flush(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.core.protocol import ITL_BOUNDS_MS, MAX_WEIGHT, Passed, RequestRow
 from controlplane.core.scoring import Leg
+from controlplane.router import trials
 
 if TYPE_CHECKING:
     from controlplane.router.exchange import Exchange
@@ -56,6 +57,8 @@ def make(x: Exchange, now: float) -> None:
         counters.finished(x.prefill_id, x.decode_id, x.usage.prompt, x.usage.output, x.kv_bytes, handoff_s)
     slo = x.model.route.slo
     slow = (ttft_s is not None and ttft_s * 1000.0 > slo.ttft_ms) or (pace_s is not None and pace_s * 1000.0 > slo.itl_ms)
+    if x.model.route.canary is not None:
+        trials.tell(x, ttft_s, pace_s, now)
     weight = x.router.sampler.weight(slow or x.retries > 0 or x.resumes > 0 or x.outcome not in ("ok", "client_error"))
     if weight:
         telemetry.request(_row(x, now, weight))
@@ -89,6 +92,8 @@ def _row(x: Exchange, now: float, weight: int) -> RequestRow:
         resumes=x.resumes,
         passed=_passed(x),
         weight=weight,
+        session=f"{x.need.session:016x}",
+        arm=x.arm,
     )
 
 

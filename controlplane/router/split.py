@@ -205,6 +205,7 @@ class Split:
             outcome = await answer_leg(x, engine, handoff, prefill_tokens)
             if outcome is None:
                 return False
+            x.kv_lost |= handoff.kv_params is not None
             if isinstance(outcome, KvLost):
                 return self._prefill_again()
             self.last = outcome

@@ -12,7 +12,8 @@ from typing import Any
 import msgpack
 
 from controlplane.core.codec import encode
-from controlplane.core.protocol import VERSION, Record, RecordKind, RequestRow, RouterRow
+from controlplane.core.protocol import VERSION, Record, RecordKind, RequestRow, RouterRow, SessionSeen
+from controlplane.router.trials import Trials
 
 KEPT_ROWS = 5000
 BATCH_ROWS = 250
@@ -29,6 +30,7 @@ class Outbox:
         self._requests: deque[Mapping[str, Any]] = deque()
         self._routers: deque[Mapping[str, Any]] = deque(maxlen=1)
         self._unconfirmed: bytes | None = None
+        self.trials = Trials(router_id)
 
     def request(self, row: RequestRow) -> None:
         if len(self._requests) >= KEPT_ROWS:
@@ -39,6 +41,10 @@ class Outbox:
     def router(self, row: RouterRow) -> None:
         """Only the newest is kept: its counters are cumulative."""
         self._routers.append(vars(row))
+
+    def session(self, canary: int, key: int, seen: SessionSeen) -> None:
+        """What a request of a model with a canary says of its session, whose hash is `key`."""
+        self.trials.saw(canary, key, seen)
 
     def next_message(self) -> bytes | None:
         """The next record to send, the same one until `confirmed`; None if there is nothing."""
