@@ -11,6 +11,7 @@ from controlplane.control.actions.engines import drain_engine, exchange_roles, r
 from controlplane.control.actions.modes import set_mode
 from controlplane.control.actions.nodes import add_node, cordon_node, remove_node, uncordon_node
 from controlplane.control.actions.pools import move_gpus, rebalance, scale_pool
+from controlplane.control.actions.preview import preview
 from controlplane.control.actions.registration import register_model, remove_model
 from controlplane.control.actions.steering import cancel, freeze, pause, resume, rollback, unfreeze
 from controlplane.control.actions.updates import RollOut, Selector, Update, retire_model, roll_out, update_model
@@ -30,6 +31,7 @@ __all__ = [
     "freeze",
     "move_gpus",
     "pause",
+    "preview",
     "promote_canary",
     "rebalance",
     "record_change",
