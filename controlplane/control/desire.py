@@ -66,9 +66,8 @@ def changes(old: Desire, new: Desire) -> tuple[Desire, Desire]:
     after: Desire = {}
     for part in new:
         if part in KEYED:
-            keys = [
-                key for key in new[part] if old[part].get(key, 0) != new[part][key] and (part != "held" or key in old[part])
-            ]
+            comparable = [key for key in new[part] if part == "pools" or key in old[part]]
+            keys = [key for key in comparable if old[part].get(key, 0) != new[part][key]]
             if keys:
                 before[part] = {key: old[part].get(key, 0) for key in keys}
                 after[part] = {key: new[part][key] for key in keys}
