@@ -70,6 +70,7 @@ VERBS: Mapping[str, Rule] = {
     "retry_engine": Rule(alone=False, frozen=False),
     "set_canary": Rule(owner=True),
     "promote_canary": Rule(owner=True),
+    "update_canary": Rule(owner=True, alone=False, frozen=False),
     "end_canary": Rule(owner=True, frozen=False),
     "register_model": Rule(alone=False),
     "update_model": Rule(alone=False, frozen=False),

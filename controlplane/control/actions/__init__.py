@@ -5,7 +5,7 @@ first and checks the rules of its verb (`control.actor.VERBS`). A refusal raises
 trace. `preview(action, …)` says what an action would do, and leaves none either.
 """
 
-from controlplane.control.actions.canaries import end_canary, promote_canary, set_canary
+from controlplane.control.actions.canaries import end_canary, promote_canary, set_canary, update_canary
 from controlplane.control.actions.change import NewStep, forbid, record_change
 from controlplane.control.actions.engines import drain_engine, exchange_roles, restart_engine, retry_engine, undrain_engine
 from controlplane.control.actions.modes import set_mode
@@ -50,5 +50,6 @@ __all__ = [
     "uncordon_node",
     "undrain_engine",
     "unfreeze",
+    "update_canary",
     "update_model",
 ]

@@ -16,6 +16,7 @@ from controlplane.control.actions.modes import cannot_hand_off
 from controlplane.control.actions.sizes import main_pools, resize, size_problems, size_steps, split_over
 from controlplane.control.actor import Actor
 from controlplane.control.refused import Refused, refuse_all
+from controlplane.core.canary import Guardrails
 from controlplane.core.lifecycle import CANARY, move
 from controlplane.core.protocol import ROLES_OF_MODE, Mode
 from controlplane.fleet import models
@@ -58,7 +59,7 @@ def set_canary(
             problem = f"share {wanted:g} is more than the arm's part of the engines, {part:.2f}"
             raise Refused("invalid", f"{problem}: give it more engines")
         canary = models.Canary.objects.create(
-            model=model, mode=mode, shared=shared, share=wanted, steps=list(steps), guardrails=dict(guardrails or {})
+            model=model, mode=mode, shared=shared, share=wanted, steps=list(steps), guardrails=_guardrails(guardrails or {})
         )
         found = size_steps(model)
         operation = change.record(found, done=not found)
@@ -106,6 +107,26 @@ def end_canary(
         _end(canary, outcome, reason or f"ended by {actor.name}")
         steps = size_steps(change.model)
         return change.record(steps, done=not steps)
+
+
+def update_canary(
+    actor: Actor, name: str, guardrails: Mapping[str, Any], *, reason: str = "", expected_version: int | None = None
+) -> models.Operation:
+    """Give the running canary other guardrails; those that are not named stay."""
+    with transaction.atomic():
+        change = begin(actor, "update_canary", name, reason=reason, expected_version=expected_version)
+        canary = _running(change)
+        new = _guardrails(canary.guardrails | dict(guardrails))
+        models.Canary.objects.filter(pk=canary.pk).update(guardrails=new)
+        return change.record(done=True, guardrails=new)
+
+
+def _guardrails(given: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        Guardrails.read(given)
+    except ValueError as error:
+        raise Refused("invalid", str(error)) from error
+    return dict(given)
 
 
 def running_canary(model: models.Model) -> models.Canary | None:
