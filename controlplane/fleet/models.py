@@ -248,7 +248,10 @@ class Canary(models.Model):
     """Limits (core.canary.Guardrails)."""
     verdict = models.JSONField(default=dict)
     """The test's numbers so far, or at the end (core.canary.Verdict)."""
+    evidence = models.JSONField(default=dict, blank=True)
+    """What the verdict is made from, and how far the routers' reports were read (control.canaries.Sampling)."""
     paused = models.BooleanField(default=False)
+    """Another operation of the model runs: nothing is sampled."""
     started_at = models.DateTimeField(auto_now_add=True)
     step_since = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
@@ -261,6 +264,28 @@ class Canary(models.Model):
                 fields=["model"], condition=models.Q(ended_at__isnull=True), name="one_running_canary_per_model"
             )
         ]
+
+
+class CanarySession(models.Model):
+    """What one session has shown, while a canary runs (core.trial.Session). Counted once, and kept for an hour so that it
+    is known again."""
+
+    canary = models.ForeignKey(Canary, on_delete=models.CASCADE, related_name="sessions")
+    session = models.CharField(max_length=16)
+    in_canary = models.BooleanField()
+    seen_at = models.DateTimeField()
+    over = models.BooleanField(default=False)
+    failed = models.BooleanField(default=False)
+    kv_lost = models.BooleanField(default=False)
+    fell_back = models.BooleanField(default=False)
+    ttft_ms = models.FloatField(null=True, blank=True)
+    itl_ms = models.FloatField(null=True, blank=True)
+    counted = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ["canary_id", "seen_at", "id"]
+        constraints = [models.UniqueConstraint(fields=["canary", "session"], name="session_once_per_canary")]
+        indexes = [models.Index(fields=["canary", "counted", "seen_at"])]
 
 
 class Incarnation(models.Model):
