@@ -11,7 +11,7 @@ from django.db.models import Prefetch, Q
 from controlplane.control.facts import Facts
 from controlplane.control.launches import launch_of
 from controlplane.core.lifecycle import ENDED
-from controlplane.core.protocol import Conditional, Connector, Mode, ModelRoute, OnPrefillLoss, Rank, RouterFact, Slo
+from controlplane.core.protocol import Canary, Conditional, Connector, Mode, ModelRoute, OnPrefillLoss, Rank, RouterFact, Slo
 from controlplane.core.world import DrainMark, EngineState, GpuState, NodeState, PairState, PoolState, Sent, Target, World
 from controlplane.fleet import models
 
@@ -26,10 +26,11 @@ def gather(
 ) -> World:
     """The world of this tick, rows as they are now."""
     table = models.TableState.objects.filter(id=1).first()
+    running = Prefetch("canaries", models.Canary.objects.filter(ended_at=None))
     return World(
         now=now,
         link_since=link_since,
-        models=tuple(model_route(model) for model in models.Model.objects.all()),
+        models=tuple(model_route(model) for model in models.Model.objects.prefetch_related(running)),
         pools=read_pools(),
         nodes=read_nodes(facts),
         gpus=read_gpus(),
@@ -45,7 +46,7 @@ def gather(
 
 
 def model_route(model: models.Model) -> ModelRoute:
-    """A model as the routing table says it, without engines."""
+    """A model as the routing table says it, without engines, and with its canary as it is wanted."""
     return ModelRoute(
         name=model.name,
         mode=cast(Mode, model.served_mode),
@@ -62,7 +63,12 @@ def model_route(model: models.Model) -> ModelRoute:
         strict=model.strict,
         conditional=Conditional(model.conditional_min_uncached_tokens, model.conditional_min_uncached_ratio),
         slo=Slo(model.slo_ttft_ms, model.slo_itl_ms),
+        canary=next((_canary_route(row) for row in model.canaries.all() if row.ended_at is None), None),
     )
+
+
+def _canary_route(row: models.Canary) -> Canary:
+    return Canary(models.CANARY, cast(Mode, row.mode), row.share, row.shared, row.pk)
 
 
 def read_pools() -> tuple[PoolState, ...]:

@@ -16,9 +16,12 @@ from typing import Literal, cast
 from controlplane.core.codec import WrongShape, decode, encode
 from controlplane.core.lifecycle import SERVING
 from controlplane.core.protocol import (
+    ROLES_OF_MODE,
     VERSION,
+    Canary,
     EngineRoute,
     KeyEntry,
+    Mode,
     ModelRoute,
     Role,
     RoutingTable,
@@ -55,7 +58,8 @@ def build_table(
     routes: list[ModelRoute] = []
     taken: set[str] = set()
     for model in models:
-        full = replace(model, engines=tuple(listed.get(model.name, ())))
+        own = tuple(listed.get(model.name, ()))
+        full = replace(model, engines=own, canary=_fitting_canary(model.canary, model.mode, own))
         problem = _problem(full, taken)
         if problem:
             left_out[model.name] = problem
@@ -66,6 +70,21 @@ def build_table(
         version=VERSION, epoch=stamp[0], generation=stamp[1], require_key=require_key, keys=keys, models=tuple(routes)
     )
     return table, left_out
+
+
+def _fitting_canary(canary: Canary | None, mode: Mode, engines: tuple[EngineRoute, ...]) -> Canary | None:
+    """A canary as its arm can carry it now: a share of at most its part of all GPUs that serve; None while it lacks a ready
+    engine that its mode needs, or cannot be tried on shared engines against `mode`."""
+    if canary is None:
+        return None
+    if canary.shared:
+        return canary if "monolithic" not in (canary.mode, mode) else None
+    ready = [engine for engine in engines if engine.state == "ready"]
+    arm = [engine for engine in ready if engine.arm == canary.arm]
+    if not {engine.role for engine in arm}.issuperset(ROLES_OF_MODE[canary.mode]):
+        return None
+    part = sum(engine.tp * engine.dp for engine in arm) / sum(engine.tp * engine.dp for engine in ready)
+    return replace(canary, share=min(canary.share, round(part, 4)))
 
 
 def _problem(route: ModelRoute, taken: set[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.core.codec import decode, encode
-from controlplane.core.protocol import ModelRoute, Rank, RoutingTable, Slo
+from controlplane.core.protocol import Canary, Mode, ModelRoute, Rank, RoutingTable, Slo
 from controlplane.core.table import build_table, next_stamp
 from controlplane.core.world import EngineState
 
@@ -66,3 +66,33 @@ def test_the_next_table_has_the_next_generation() -> None:
 def test_a_table_somewhere_newer_than_ours_raises_the_epoch() -> None:
     assert next_stamp((2, 5), [(2, 8)]) == (3, 6)
     assert next_stamp((0, 0), [(4, 2)]) == (5, 1)
+
+
+def canary_of(mode: Mode, *engines: EngineState, shared: bool = False, share: float = 1.0) -> Canary | None:
+    route = replace(MODEL, canary=Canary("canary", mode, share, shared, id=7))
+    table, left_out = build_table([route], engines, {}, (0, 1))
+    assert not left_out
+    return table.models[0].canary
+
+
+def test_a_canary_has_at_most_its_part_of_the_gpus_that_serve() -> None:
+    main = [replace(READY, id=f"e-{number}", number=number) for number in range(3)]
+    arm = replace(READY, id="e-9", number=9, role="mixed", arm="canary")
+    assert canary_of("monolithic", *main, arm) == Canary("canary", "monolithic", 0.25, id=7)
+    assert canary_of("monolithic", *main, arm, share=0.1) == Canary("canary", "monolithic", 0.1, id=7)
+    large = replace(arm, tensor_parallel=3)
+    assert canary_of("monolithic", *main, large) == Canary("canary", "monolithic", 0.5, id=7)
+
+
+def test_a_canary_waits_for_a_ready_engine_of_each_role_it_needs() -> None:
+    prefill = replace(READY, id="e-8", number=8, role="prefill", arm="canary")
+    decode_engine = replace(READY, id="e-9", number=9, arm="canary")
+    assert canary_of("conditional", READY, prefill) is None
+    assert canary_of("conditional", READY, prefill, replace(decode_engine, state="starting")) is None
+    assert canary_of("conditional", READY, prefill, decode_engine) is not None
+    assert canary_of("monolithic", READY) is None
+
+
+def test_a_canary_on_shared_engines_has_the_share_it_was_given() -> None:
+    assert canary_of("conditional", READY, shared=True, share=0.2) == Canary("canary", "conditional", 0.2, True, 7)
+    assert canary_of("monolithic", READY, shared=True) is None, "routers would refuse the model"
