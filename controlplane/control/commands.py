@@ -18,6 +18,7 @@ from controlplane.core.signing import node_key, seal
 from controlplane.fleet import models
 
 TICK = "control.tick"
+MEASURE = "control.measure"
 PROBE_PAIR = "control.probe_pair"
 TASKS = {
     "start": names.TASK_START_ENGINE,

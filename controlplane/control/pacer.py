@@ -23,7 +23,11 @@ BEAT_S = 2.0
 COALESCE_S = 0.25
 """A tick is asked for this long after an announcement, so that those that follow closely share it."""
 MAX_BACK_OFF_S = 5.0
-BEAT_SCHEDULE = {"tick": {"task": commands.TICK, "schedule": BEAT_S, "options": {"expires": 2 * BEAT_S}}}
+MEASURE_S = 60.0
+BEAT_SCHEDULE = {
+    "tick": {"task": commands.TICK, "schedule": BEAT_S, "options": {"expires": 2 * BEAT_S}},
+    "measure": {"task": commands.MEASURE, "schedule": MEASURE_S, "options": {"expires": MEASURE_S}},
+}
 
 
 class FactListener(threading.Thread):
@@ -76,7 +80,10 @@ class Pacer:
         """Start once; called again when the worker has reconnected to its broker."""
         if self._threads:
             return
-        self._threads = [FactListener(), EmbeddedService(app, thread=True, scheduler_cls="controlplane.control.beat:OneBeat")]
+        self._threads = [
+            FactListener(),
+            EmbeddedService(app, thread=True, scheduler_cls="controlplane.control.beat:OneBeat"),
+        ]
         for thread in self._threads:
             thread.start()
 

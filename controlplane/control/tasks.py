@@ -8,15 +8,19 @@ from functools import cache
 from typing import Any
 
 from celery.signals import worker_init, worker_ready, worker_shutting_down
+from django.db import Error as DatabaseError
+from django.db import close_old_connections
 
 from controlplane.celery import app
 from controlplane.common.files import BadKey
 from controlplane.config import config
 from controlplane.control import commands
 from controlplane.control.loop import Loop
+from controlplane.control.measured import measure_finished
 from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
 from controlplane.control.probing import Prober
 
+log = logging.getLogger(__name__)
 app.conf.beat_schedule = {**app.conf.beat_schedule, **BEAT_SCHEDULE}
 _pacer = Pacer()
 _prober = Prober()
@@ -39,6 +43,16 @@ def tick() -> None:
 def probe_pair(pair: int) -> None:
     """Begins the probe and returns at once: it must take no thread from ticks."""
     _prober.start(pair)
+
+
+@app.task(name=commands.MEASURE)  # type: ignore[untyped-decorator]
+def measure() -> None:
+    """What PostgreSQL cannot tell now is asked for again a minute later."""
+    try:
+        close_old_connections()
+        measure_finished()
+    except DatabaseError as error:
+        log.warning("finished operations are not measured now: %s", type(error).__name__)
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]

@@ -45,7 +45,13 @@ class Change:
     old: Desire
 
     def record(
-        self, steps: Sequence[NewStep] = (), *, subject: str = "", done: bool = False, **more: Any
+        self,
+        steps: Sequence[NewStep] = (),
+        *,
+        subject: str = "",
+        done: bool = False,
+        undoes: models.Operation | None = None,
+        **more: Any,
     ) -> models.Operation:
         """The operation, with what is desired otherwise than before as `before` and `after`. `done`: nothing is left for
         the loop to do. `more` is kept in `after`."""
@@ -60,6 +66,7 @@ class Change:
             after=after | more,
             steps=steps,
             done=done,
+            undoes=undoes,
         )
 
 
