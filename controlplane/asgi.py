@@ -1,4 +1,4 @@
-"""The web process: pages over HTTP, live topics over a socket."""
+"""The web process: pages and the REST API over HTTP, live topics over a socket."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import path, re_path
 
+from controlplane.api.gate import Gate
 from controlplane.live.socket import live, nowhere
 from controlplane.telemetry.checks import channel_layer_is_configured
 
@@ -54,7 +55,7 @@ def _is_url(origin: bytes) -> bool:
 
 application = ProtocolTypeRouter(
     {
-        "http": http,
+        "http": Gate(http),
         "websocket": OwnOrigins(
             AuthMiddlewareStack(URLRouter([path("ws/live", live_view), re_path(r"", nowhere_view)])),
             settings.CSRF_TRUSTED_ORIGINS,

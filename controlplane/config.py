@@ -30,6 +30,9 @@ class Config(BaseSettings):
     """tcp://ADDRESS:PORT that collects KV events: engines started from now on connect to it. Empty: they tell none."""
     require_key: bool = False
     """Routers ask clients on their own machine for an API key too. Others need one always."""
+    api_reads_per_minute: int = Field(default=6000, ge=1)
+    api_changes_per_minute: int = Field(default=300, ge=1)
+    """What one user may ask of the REST API, counted by each web process."""
     # How long telemetry is kept. What a table holds: controlplane/telemetry/migrations/0002_tables.py
     keep_node_second_hours: float = Field(default=2, gt=0)
     keep_gpu_minute_days: float = Field(default=2, gt=0)

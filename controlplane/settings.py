@@ -32,11 +32,15 @@ INSTALLED_APPS = [
     "channels",
     "axes",
     "csp",
+    "rest_framework",
+    "drf_spectacular",
+    "knox",
     "controlplane.fleet",
     "controlplane.physics",
     "controlplane.telemetry",
     "controlplane.control",
     "controlplane.console",
+    "controlplane.api",
 ]
 
 MIDDLEWARE = [
@@ -131,6 +135,45 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": [NONE],
         "base-uri": [NONE],
     }
+}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["controlplane.api.tokens.Bearer", "controlplane.api.tokens.Session"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_PARSER_CLASSES": ["controlplane.api.parsing.Json"],
+    "DEFAULT_RENDERER_CLASSES": ["controlplane.api.rendering.Json"],
+    "DEFAULT_THROTTLE_CLASSES": ["controlplane.api.throttles.PerUser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "controlplane.api.problems.answer",
+    "URL_FORMAT_OVERRIDE": None,
+}
+API_READS_PER_MINUTE = _config.api_reads_per_minute
+API_CHANGES_PER_MINUTE = _config.api_changes_per_minute
+KNOX_TOKEN_MODEL = "api.ApiToken"  # noqa: S105 (a class)
+REST_KNOX = {"AUTH_HEADER_PREFIX": "Bearer", "TOKEN_PREFIX": "tp-", "TOKEN_TTL": None, "AUTO_REFRESH": False}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Twinpool",
+    "DESCRIPTION": "Prefill and decode pools, modes, canaries and the operations that change them.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": r"/api/v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "ENUM_NAME_OVERRIDES": {
+        "ModeEnum": "controlplane.fleet.models.Mode",
+        "RoleEnum": "controlplane.fleet.models.Role",
+        "EngineStateEnum": "controlplane.api.documents.ENGINE_STATES",
+        "StepStateEnum": "controlplane.api.documents.STEP_STATES",
+        "OperationStateEnum": "controlplane.api.documents.OPERATION_STATES",
+        "CanaryStateEnum": "controlplane.api.documents.CANARY_STATES",
+    },
+}
+
+# Without this Django writes errors nowhere unless DEBUG is on. Refusals (4xx) are for whoever asked.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"stderr": {"class": "logging.StreamHandler"}},
+    "loggers": {"django.request": {"handlers": ["stderr"], "level": "ERROR"}},
 }
 
 LANGUAGE_CODE = "en"

@@ -1,0 +1,48 @@
+"""How many requests a user may send in a minute, counted by each web process for itself: nothing else must live for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from typing import Any
+
+from django.conf import settings
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+
+from controlplane.core import ratelimit
+
+MAX_USERS = 10_000
+"""Windows kept; the one that was not used for longest goes first."""
+
+_windows: OrderedDict[tuple[Any, str], list[int]] = OrderedDict()
+_lock = threading.Lock()
+
+
+class PerUser(BaseThrottle):
+    """Reads and changes have limits of their own."""
+
+    def __init__(self) -> None:
+        self._wait_s = 0
+
+    def allow_request(self, request: Request, view: Any) -> bool:
+        changes = request.method not in SAFE_METHODS
+        limit = settings.API_CHANGES_PER_MINUTE if changes else settings.API_READS_PER_MINUTE
+        key = (request.user.pk, "changes" if changes else "reads")
+        now_s = int(time.monotonic())
+        with _lock:
+            cells = _windows.setdefault(key, [now_s] + [0] * (ratelimit.CELLS - 1))
+            _windows.move_to_end(key)
+            while len(_windows) > MAX_USERS:
+                _windows.popitem(last=False)
+            ratelimit.advance(cells, now_s)
+            if not ratelimit.decide((limit, None), ratelimit.used(cells, now_s), 0):
+                ratelimit.add(cells, now_s, 1, 0)
+                return True
+            self._wait_s = ratelimit.refusal("requests", limit, 0, [cells], now_s).wait_s
+            return False
+
+    def wait(self) -> float:
+        return self._wait_s

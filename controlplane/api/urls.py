@@ -1,0 +1,48 @@
+"""Addresses of the REST API. A model's name is one part of an address: a slash in it is written %2F."""
+
+from __future__ import annotations
+
+from django.urls import path, re_path, register_converter
+
+from controlplane.api import converters, schema, views_canary, views_fleet, views_models, views_operations
+from controlplane.api.views_operations import waiting
+
+register_converter(converters.ModelName, "model")
+register_converter(converters.Word, "word")
+register_converter(converters.Number, "number")
+
+OPERATION = "v1/operations/<number:operation>"
+MODEL = "v1/models/<model:name>"
+
+urlpatterns = [
+    path("v1/models", views_models.Models.as_view()),
+    path(MODEL, views_models.OneModel.as_view()),
+    path(f"{MODEL}/mode", views_models.ModelMode.as_view()),
+    path(f"{MODEL}/rebalance", views_models.ModelRebalance.as_view()),
+    path(f"{MODEL}/pools/<word:role>", views_models.ModelPool.as_view()),
+    path(f"{MODEL}/move-gpus", views_models.ModelMove.as_view()),
+    path(f"{MODEL}/roll-out", views_models.ModelRollOut.as_view()),
+    path(f"{MODEL}/canary", views_canary.ModelCanary.as_view()),
+    path(f"{MODEL}/canary/promote", views_canary.CanaryPromote.as_view()),
+    path(f"{MODEL}/freeze", views_models.ModelFreeze.as_view()),
+    path("v1/operations", views_operations.Operations.as_view()),
+    path(OPERATION, waiting(views_operations.OneOperation.as_view())),
+    path(f"{OPERATION}/events", views_operations.OperationEvents.as_view()),
+    path(f"{OPERATION}/cancel", views_operations.OperationCancel.as_view()),
+    path(f"{OPERATION}/pause", views_operations.OperationPause.as_view()),
+    path(f"{OPERATION}/resume", views_operations.OperationResume.as_view()),
+    path(f"{OPERATION}/rollback", views_operations.OperationRollback.as_view()),
+    path("v1/nodes", views_fleet.Nodes.as_view()),
+    path("v1/nodes/<word:name>", views_fleet.OneNode.as_view()),
+    path("v1/nodes/<word:name>/cordon", views_fleet.NodeCordon.as_view()),
+    path("v1/gpus", views_fleet.Gpus.as_view()),
+    path("v1/pools", views_fleet.Pools.as_view()),
+    path("v1/engines", views_fleet.Engines.as_view()),
+    path("v1/engines/<word:engine>", views_fleet.OneEngine.as_view()),
+    path("v1/engines/<word:engine>/drain", views_fleet.EngineDrain.as_view()),
+    path("v1/engines/<word:engine>/restart", views_fleet.EngineRestart.as_view()),
+    path("v1/engines/<word:engine>/retry", views_fleet.EngineRetry.as_view()),
+    path("v1/engines/<word:engine>/log", views_fleet.EngineLog.as_view()),
+    path("schema/", schema.Schema.as_view()),
+    re_path(r"", schema.nowhere),
+]
