@@ -67,8 +67,8 @@ def sessions(chance: random.Random, change: Change, share: float, number: int) -
     canary = chance.random() < share
     own = change if canary else Change()
     own_pace, own_wait = chance.lognormvariate(0, 0.1), chance.lognormvariate(0, 0.2)
-    itl = max(30.0 * load * own.itl * own_pace * chance.lognormvariate(0, 0.06) for _ in range(requests))
-    ttft = max(350.0 * load * own.ttft * own_wait * chance.lognormvariate(0, 0.25) for _ in range(requests))
+    itl = max(33.0 * load * own.itl * own_pace * chance.lognormvariate(0, 0.06) for _ in range(requests))
+    ttft = max(420.0 * load * own.ttft * own_wait * chance.lognormvariate(0, 0.25) for _ in range(requests))
     failed = chance.random() < 0.005 + own.failed
     over = failed or itl > ITL_SLO_MS or ttft > TTFT_SLO_MS
     kv_lost = chance.random() < own.kv_lost

@@ -21,6 +21,7 @@ from kombu.exceptions import OperationalError as BrokerError
 
 from controlplane.config import config
 from controlplane.control.apply import apply
+from controlplane.control.canaries import advance_canaries
 from controlplane.control.facts import Boot, FactReader, Facts
 from controlplane.control.gather import gather, listed_roles
 from controlplane.control.leases import lease
@@ -30,6 +31,7 @@ from controlplane.control.record import record_engines, record_losses, record_no
 from controlplane.core import names
 from controlplane.core.plan import Plan
 from controlplane.core.reconcile import RESEND_S, reconcile
+from controlplane.core.signing import router_key
 from controlplane.core.world import DrainMark, Sent, World
 from controlplane.fleet import models
 
@@ -62,6 +64,7 @@ class Loop:
         self.reader = FactReader(secret)
         self.valkey = redis.Redis.from_url(settings.VALKEY_URL, socket_timeout=3, socket_connect_timeout=2)
         self.table = TablePublisher(self.valkey, secret)
+        self._router_key = router_key(secret)
         self.link_since: float | None = None
         self._busy = threading.Lock()
         self._again = threading.Event()
@@ -112,6 +115,7 @@ class Loop:
         # Progress is judged against the table just published, not the one this tick began with.
         world = replace(world, stamp=(document["epoch"], document["generation"]))
         advance_operations(operations, world, plan.waiting, listed_roles(document))
+        advance_canaries(self.valkey, self._router_key, self.memory.said)
         self.valkey.set(names.CONTROL_KEY, f"{time.time():.3f}")
         return plan
 

@@ -105,6 +105,12 @@ def test_a_canary_that_main_must_serve_is_rolled_back() -> None:
     assert given.sentence.endswith("had to be served by main, at most 10% may.")
 
 
+def test_a_canary_whose_engines_are_gone_is_rolled_back() -> None:
+    given = verdict(evidence(400), progress=Progress(1, 600, 600, absent_s=301))
+    assert (given.action, given.because) == ("roll_back", "absent")
+    assert given.sentence == "Rolled back: for 5 min the canary had no ready engine that its mode needs."
+
+
 def test_sessions_that_main_had_to_serve_are_compared_with_nothing() -> None:
     found = Evidence().with_sessions([Session(True, over=True, fell_back=True), Session(False), Session(True)], 0.5)
     assert (found.canary.sessions, found.canary.over, found.canary.fell_back, found.main.sessions) == (1, 0, 1, 1)
