@@ -216,6 +216,50 @@ def test_a_canary_takes_its_share_of_sessions_and_keeps_them() -> None:
     assert routing.choose("whole", [main, new], request(), "new").engine is new
 
 
+def test_a_larger_share_moves_only_sessions_that_must_and_each_canary_draws_its_own() -> None:
+    def chosen(share: float, id: int = 1) -> set[int]:
+        model = ModelRoute("m", "disaggregated", canary=Canary("new", "monolithic", share, id=id))
+        return {session for session in range(4000) if routing.pick_arm(model, routing.mix(session, 9)).canary}
+
+    assert chosen(0.1) < chosen(0.25) < chosen(0.5)
+    assert 60 < len(chosen(0.25, 1) & chosen(0.25, 2)) < 400
+    assert chosen(0.0) == set() and len(chosen(1.0)) == 4000
+
+
+TRIED: dict[str, Any] = {"mode": "disaggregated", "canary": Canary("new", "monolithic", 1.0)}
+TRIED_SPLIT: dict[str, Any] = {"mode": "monolithic", "canary": Canary("new", "disaggregated", 1.0)}
+TRIED_SHARED: dict[str, Any] = {"mode": "conditional", "canary": Canary("new", "disaggregated", 1.0, shared=True)}
+NM, NP, ND = (engine(f"n{role[0]}", role, arm="new") for role in ("mixed", "prefill", "decode"))
+DOWN_NM, DOWN_ND = engine("nm", "mixed", arm="new", usable=False), engine("nd", "decode", arm="new", usable=False)
+SHORT: dict[str, Any] = {"prompt_tokens": 9}
+
+CANARIES: list[tuple[str, dict[str, Any], list[Engine], dict[str, Any], Path, Reason, str]] = [
+    ("its own engine", TRIED, [P, D, NM], {}, Path.WHOLE, Reason.MONOLITHIC, "new"),
+    ("none of its own", TRIED, [P, D], {}, Path.DISAGGREGATED, Reason.CANARY_UNAVAILABLE, "main"),
+    ("its own set aside", TRIED, [P, D, DOWN_NM], {}, Path.DISAGGREGATED, Reason.CANARY_UNAVAILABLE, "main"),
+    ("neither", TRIED, [DOWN_NM], {}, Path.NONE, Reason.NO_ENGINE, "new"),
+    ("its own alone", TRIED, [NM], {}, Path.WHOLE, Reason.MONOLITHIC, "new"),
+    ("its own pair", TRIED_SPLIT, [M, NP, ND], {}, Path.DISAGGREGATED, Reason.DISAGGREGATED, "new"),
+    ("half a pair", TRIED_SPLIT, [M, NP, DOWN_ND], {}, Path.WHOLE, Reason.CANARY_UNAVAILABLE, "main"),
+    ("half a pair, strict", {**TRIED_SPLIT, "strict": True}, [M, NP], {}, Path.WHOLE, Reason.CANARY_UNAVAILABLE, "main"),
+    ("half a pair and no main", TRIED_SPLIT, [NP], {}, Path.WHOLE, Reason.DECODE_UNAVAILABLE, "new"),
+    ("half a pair, unsplittable", TRIED_SPLIT, [M, NP], {"splittable": False}, Path.WHOLE, Reason.UNSUPPORTED_SPLIT, "new"),
+    ("main's engines in its mode", TRIED_SHARED, [P, D], SHORT, Path.DISAGGREGATED, Reason.DISAGGREGATED, "main"),
+    ("main's engines without a pair", TRIED_SHARED, [D], SHORT, Path.WHOLE, Reason.PREFILL_UNAVAILABLE, "main"),
+    ("shared and no engine", TRIED_SHARED, [], {}, Path.NONE, Reason.NO_ENGINE, "main"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "engines", "need", "path", "reason", "arm"), [case[1:] for case in CANARIES], ids=[c[0] for c in CANARIES]
+)
+def test_a_session_of_the_canary_is_served_by_it_or_by_main(
+    model: Any, engines: Any, need: Any, path: Path, reason: Reason, arm: str
+) -> None:
+    decision = routing.decide_path(ModelRoute("m", **model), engines, request(**need))
+    assert decision == routing.Decision(path, reason, arm, canary=True)
+
+
 def test_what_is_reserved_is_given_back_once() -> None:
     load = Load()
     one, two = load.reserve(100, 10), load.reserve(50, 5)
