@@ -56,11 +56,11 @@ def simulated_questions(model: str, block_size: int, chance: random.Random) -> I
 
 def simulated_text(prompt: list[int], tokens: int, block_size: int) -> str:
     """What a simulated engine says greedily to these token ids, going on after the end of an answer."""
-    state = content.digest(content.block_contents(array("I", prompt), block_size))
+    reading = content.Reading(content.block_contents(array("I", prompt), block_size), len(prompt), block_size)
     text = ""
     for _ in range(tokens):
-        drawn = content.draw(state, b"")
-        state = content.after(state, drawn.token)
+        drawn = content.draw(reading.state(), b"")
+        reading.append(drawn.token)
         text += drawn.text
     return text
 

@@ -98,6 +98,20 @@ def test_an_answer_sent_back_becomes_the_same_tokens_and_keys() -> None:
     assert again.request.keys == first.request.keys
 
 
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=20), st.integers(1, 19))
+def test_an_engine_asked_with_the_beginning_of_an_answer_gives_its_rest(prompt: list[int], cut: int) -> None:
+    whole = generation(prompt, temperature=0)
+    text, _ = text_of(whole)
+    begun = list(whole.tokens[: len(prompt) + cut])
+    rest, _ = text_of(generation(begun, temperature=0, max_tokens=20 - cut))
+    assert tokenizer.decode(whole.tokens[len(prompt) : len(prompt) + cut]) + rest == text
+
+
+def test_a_chat_goes_on_in_its_last_message_if_asked_to() -> None:
+    begun = tokenizer.encode_chat([("user", "hi"), ("assistant", " it is")], open_answer=False, go_on=True)
+    assert begun == tokenizer.encode_chat([("user", "hi")]) + tokenizer.encode(" it is")
+
+
 def test_text_follows_the_kv_that_was_pulled_and_not_the_prompt() -> None:
     ours, theirs = generation(list(range(10))), generation(list(range(50, 60)))
     stale = generation(list(range(10)))

@@ -7,7 +7,7 @@ or text here (top_p, penalties, logprobs, tools…) are accepted without effect;
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,7 +202,16 @@ def _token_ids(value: Any, param: str) -> list[int]:
 def _chat_prompt(body: Mapping[str, Any], offered: Offered) -> array[int]:
     messages = read_messages(body)
     _refuse_at_sight(offered, [text for _, text in messages])
-    return array("I", tokenizer.encode_chat(messages, body.get("add_generation_prompt") is not False))
+    return array("I", chat_tokens(body, messages))
+
+
+def chat_tokens(body: Mapping[str, Any], messages: Sequence[tuple[str, str]]) -> list[int]:
+    """Token ids of a chat's messages, ending as the body says. Raises ApiError."""
+    opened, go_on = body.get("add_generation_prompt") is not False, _flag(body, "continue_final_message")
+    if opened and go_on:
+        message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+        raise ApiError(400, message, "continue_final_message")
+    return tokenizer.encode_chat(messages, opened, go_on)
 
 
 def read_messages(body: Mapping[str, Any]) -> list[tuple[str, str]]:

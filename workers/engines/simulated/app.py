@@ -119,7 +119,7 @@ class App:
         body = api.read_body(exchange.body)
         api.check_model(body, self._offered)
         if "messages" in body:
-            tokens = tokenizer.encode_chat(api.read_messages(body), body.get("add_generation_prompt") is not False)
+            tokens = api.chat_tokens(body, api.read_messages(body))
         else:
             tokens = list(api.prompt_tokens(body.get("prompt")))
         document = {"count": len(tokens), "max_model_len": self._offered.max_model_len, "tokens": tokens}

@@ -1,12 +1,14 @@
 """What the KV cache of a simulated engine "contains", and the text that follows from it. Pure and deterministic.
 
-The content of a block is a hash of its tokens chained to the content of the block before. The next token is a function of
-a digest over the contents of all blocks of a sequence, its generated tokens and its seed. A decode engine computes that
-digest from the contents it pulled, never from the prompt it was sent, so lost, stale or mixed KV shows as other text.
+The content of a block is its tokens mixed, one by one, into the content of the block before. The next token is a function of
+a digest over the contents of all blocks of a sequence, and of its seed. A decode engine computes that digest from the
+contents it pulled, never from the prompt it was sent, so lost, stale or mixed KV shows as other text. Generated tokens go
+into it as a prompt's do: asked with a text and the beginning of its answer, another engine gives the rest of that answer.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -45,21 +47,25 @@ as a prompt becomes the same tokens and hits the same blocks."""
 _END_BELOW = (1 << 32) // MEAN_ANSWER_TOKENS
 
 
+_MASK = (1 << 64) - 1
+_FACTOR = 0x9E3779B97F4A7C15
+
+
 def block_contents(tokens: array[int], block_size: int) -> list[int]:
-    """The content of each block of `tokens` (array type "I"), the last perhaps partly full."""
-    raw = memoryview(tokens.tobytes())
-    width = block_size * tokens.itemsize
+    """The content of each block of `tokens`, the last perhaps partly full."""
     contents: list[int] = []
     content = 0
-    for start in range(0, len(raw), width):
-        content = next_content(content, raw[start : start + width])
+    for start in range(0, len(tokens), block_size):
+        content = next_content(content, tokens[start : start + block_size])
         contents.append(content)
     return contents
 
 
-def next_content(before: int, tokens: bytes | memoryview) -> int:
-    """The content of a block with these tokens (as machine integers) after a block with content `before`."""
-    return int.from_bytes(blake2b(tokens, digest_size=8, key=before.to_bytes(8, "little")).digest(), "little")
+def next_content(before: int, tokens: Iterable[int]) -> int:
+    """The content of what holds these tokens behind the content `before`."""
+    for token in tokens:
+        before = ((before ^ token) + 1) * _FACTOR & _MASK
+    return before
 
 
 def garbage(reason: str, blocks: Iterable[int]) -> list[int]:
@@ -67,17 +73,29 @@ def garbage(reason: str, blocks: Iterable[int]) -> list[int]:
     return [int.from_bytes(blake2b(f"{reason}:{block}".encode(), digest_size=8).digest(), "little") for block in blocks]
 
 
-def digest(contents: Sequence[int], generated: Iterable[int] = ()) -> bytes:
-    """The state that the next token follows from: the KV of the prompt, then each generated token."""
-    state = blake2b(array("Q", contents).tobytes(), digest_size=16).digest()
-    for token in generated:
-        state = after(state, token)
-    return state
+class Reading:
+    """What the next token of a sequence follows from: the contents of its blocks, kept up to date token by token."""
 
+    __slots__ = ("_block_size", "_content", "_full", "_tokens")
 
-def after(state: bytes, token: int) -> bytes:
-    """The state once `token` was generated."""
-    return blake2b(state + token.to_bytes(4, "little"), digest_size=16).digest()
+    def __init__(self, contents: Sequence[int], tokens: int, block_size: int) -> None:
+        """`contents`: of the blocks of `tokens` tokens, as they are held."""
+        self._tokens, self._block_size = tokens, block_size
+        self._full = blake2b(array("Q", contents[: tokens // block_size]).tobytes(), digest_size=16)
+        self._content = contents[-1] if contents else 0
+
+    def append(self, token: int) -> None:
+        """`token` was generated."""
+        self._tokens += 1
+        self._content = next_content(self._content, (token,))
+        if self._tokens % self._block_size == 0:
+            self._full.update(self._content.to_bytes(8, sys.byteorder))
+
+    def state(self) -> bytes:
+        """The digest that the next token is drawn from."""
+        state = self._full.copy()
+        state.update(self._content.to_bytes(8, sys.byteorder))
+        return state.digest()
 
 
 class Drawn(NamedTuple):

@@ -60,7 +60,7 @@ class Generation:
     """`name` is unique among all engines and starts: what a peer asks for."""
 
     __slots__ = (
-        "_block_size", "_hasher", "_last_hash", "_longest_stop", "_pending", "_seed", "_state", "arrived", "contents",
+        "_block_size", "_hasher", "_last_hash", "_longest_stop", "_pending", "_reading", "_seed", "arrived", "contents",
         "first_token", "held", "hold", "index", "last_token", "name", "remote", "request", "salt", "sampling",
         "scheduled", "sink", "tokens",
     )  # fmt: skip
@@ -90,7 +90,7 @@ class Generation:
         self.request = Request(number, len(prompt), [event_hash(each) for each in hashes], remote is not None)
         self.held = self.contents
         """What they do contain."""
-        self._state = content.digest(self.contents)
+        self._reading = content.Reading(self.contents, len(prompt), block_size)
         self._seed = content.seed_bytes(sampling.seed, sampling.temperature, index)
         self.salt, self._block_size = salt, block_size
         self._hasher, self._last_hash = hasher, hashes[-1] if hashes else None
@@ -119,7 +119,9 @@ class Generation:
 
     def _hold(self, held: list[int]) -> None:
         self.held = self.contents if held == self.contents else held
-        self._state = content.digest(held, self.tokens[self.prompt_tokens :])
+        self._reading = content.Reading(held, self.prompt_tokens, self._block_size)
+        for token in self.tokens[self.prompt_tokens :]:
+            self._reading.append(token)
 
     def held_contents(self) -> list[int]:
         """The contents of all computed blocks, in order: what a peer may pull."""
@@ -132,7 +134,7 @@ class Generation:
         """The next token is generated (already counted in `request.generated`). Returns text to show now, and how the
         sequence ends if it does."""
         sampling, generated = self.sampling, self.request.generated
-        drawn = content.draw(self._state, self._seed)
+        drawn = content.draw(self._reading.state(), self._seed)
         natural = generated >= content.SHORTEST_ANSWER_TOKENS and generated > sampling.min_tokens
         if drawn.ends and natural and not sampling.ignore_eos:
             self._append(END)
@@ -149,7 +151,7 @@ class Generation:
 
     def _append(self, token: int) -> None:
         self.tokens.append(token)
-        self._state = content.after(self._state, token)
+        self._reading.append(token)
         if self._hasher and len(self.tokens) % self._block_size == 0:
             self._key_block(self._hasher)
 

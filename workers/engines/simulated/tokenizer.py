@@ -76,11 +76,14 @@ def _base36(number: int) -> str:
             return digits
 
 
-def encode_chat(messages: Sequence[tuple[str, str]], open_answer: bool = True) -> list[int]:
-    """(role, content) pairs in the chat template, ending where the assistant's answer begins unless told otherwise."""
+def encode_chat(messages: Sequence[tuple[str, str]], open_answer: bool = True, go_on: bool = False) -> list[int]:
+    """(role, content) pairs in the chat template, ending where the assistant's answer begins unless told otherwise. `go_on`:
+    the last message is the beginning of the answer, and ends where that goes on."""
     tokens: list[int] = []
     for role, content in messages:
         tokens += [ROLE_START, *encode(f"{role}\n{content}"), ROLE_END, 10]
+    if go_on:
+        return tokens[:-2]
     if open_answer:
         tokens += [ROLE_START, *encode("assistant\n")]
     return tokens
