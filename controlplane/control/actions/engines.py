@@ -13,10 +13,12 @@ from controlplane.control.refused import Refused, refuse_all
 from controlplane.fleet import models
 
 
-def exchange_roles(actor: Actor, model_name: str, first: str, second: str, *, reason: str = "") -> models.Operation:
+def exchange_roles(
+    actor: Actor, model_name: str, first: str, second: str, *, reason: str = "", expected_version: int | None = None
+) -> models.Operation:
     """Swap the roles of two ready engines of one model. They keep running: a role is how routers use an engine."""
     with transaction.atomic():
-        model = begin(actor, "exchange_roles", model_name).model
+        model = begin(actor, "exchange_roles", model_name, expected_version=expected_version).model
         rows = {row.id: row for row in models.Engine.objects.select_for_update().filter(model=model, id__in=(first, second))}
         refuse_all("not_found", (f"{model_name} has no engine {id!r:.40}" for id in (first, second) if id not in rows))
         one, two = rows[first], rows[second]

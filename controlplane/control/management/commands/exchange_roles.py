@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from controlplane.control import actions
-from controlplane.control.actor import Actor
-from controlplane.control.cli import answer, explained
+from controlplane.control.cli import ChangeCommand
 
 
-class Command(BaseCommand):
+class Command(ChangeCommand):
     help = "Swap the roles of two ready engines of a model; they keep running."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_own_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("model")
         parser.add_argument("first", metavar="ENGINE")
         parser.add_argument("second", metavar="ENGINE")
-        parser.add_argument("--reason", default="")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with explained():
-            operation = actions.exchange_roles(
-                Actor.command_line(), options["model"], options["first"], options["second"], reason=options["reason"]
-            )
-        self.stdout.write(answer(operation))
+        self.change(options, actions.exchange_roles, options["model"], options["first"], options["second"])

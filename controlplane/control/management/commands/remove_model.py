@@ -1,24 +1,21 @@
-"""`manage.py remove_model NAME`: offer a model no more."""
+"""`manage.py remove_model NAME`: offer a model no more that has no engines."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from controlplane.control import actions
-from controlplane.control.actor import Actor
-from controlplane.control.cli import answer, explained
+from controlplane.control.cli import ChangeCommand
 
 
-class Command(BaseCommand):
+class Command(ChangeCommand):
     help = "Remove a model whose pools were scaled to 0 and whose engines have stopped; then it can be registered anew."
+    versioned = False
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_own_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name")
-        parser.add_argument("--reason", default="")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with explained():
-            operation = actions.remove_model(Actor.command_line(), options["name"], reason=options["reason"])
-        self.stdout.write(answer(operation))
+        self.change(options, actions.remove_model, options["name"])

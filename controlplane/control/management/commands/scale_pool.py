@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from controlplane.control import actions
-from controlplane.control.actor import Actor
-from controlplane.control.cli import answer, explained
+from controlplane.control.cli import ChangeCommand
 
 
-class Command(BaseCommand):
+class Command(ChangeCommand):
     help = "Set how many engines a pool has. Engines that leave are drained first."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_own_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("model")
         parser.add_argument("role", help="prefill, decode or mixed")
         parser.add_argument("engines", type=int)
-        parser.add_argument("--reason", default="")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with explained():
-            operation = actions.scale_pool(
-                Actor.command_line(), options["model"], options["role"], options["engines"], reason=options["reason"]
-            )
-        self.stdout.write(answer(operation))
+        self.change(options, actions.scale_pool, options["model"], options["role"], options["engines"])
