@@ -10,18 +10,18 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from redis.asyncio import Redis
-
 from controlplane.core import names, signing
 from controlplane.core.codec import encode
 from controlplane.core.protocol import CanaryReport, SessionSeen, Slo
 from controlplane.core.routing import mix
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from controlplane.router.exchange import Exchange
 
-MOST_SESSIONS = 1000
-"""In one report."""
+MOST_SESSIONS = 100
+"""In one report: more would not make a verdict come much sooner, and each is a row."""
 KEPT_REPORTS = 60
 """While Valkey is away; then the oldest are dropped."""
 STREAM_MAXLEN = 5000
