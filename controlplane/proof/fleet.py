@@ -68,13 +68,18 @@ class Fleet:
         states = {each.state for each in self.processes().values() if each.is_alive()}
         return states == {"ready"} and all(each.is_alive() for each in self.processes().values())
 
-    def kill(self, name: str) -> int:
-        """`kill -9` of one supervised process. Returns its pid, 0 if it did not run."""
-        running = self.processes()[name]
-        if running.is_alive():
-            os.kill(running.pid, signal.SIGKILL)
-            return running.pid
-        return 0
+    def kill(self, name: str) -> bool:
+        """`kill -9` of one supervised process. False if it does not run."""
+        running = self.processes().get(name)
+        return running is not None and running.is_alive() and self.kill_pid(running.pid)
+
+    def kill_pid(self, pid: int) -> bool:
+        """False if there is no such process."""
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
     def table(self) -> RoutingTable | None:
         """The published one; None if there is none that can be read."""
