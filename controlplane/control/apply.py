@@ -1,7 +1,7 @@
-"""Carries out a plan: rows by conditional update, each action in a transaction of its own, commands to agents last.
+"""Carries out a plan: rows by conditional update, each action in a transaction of its own, commands and probes last.
 
 An action that finds the rows changed since the plan was made does nothing: the next tick plans anew. So it may stop between
-any two lines, and be run by two workers at once.
+any two lines, and be run by two workers at once. Moves of engines are in `control.apply_moves`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,29 @@ import secrets
 import time
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, Max
+from django.db.models import F, Max, Q
 from django.utils import timezone
 
-from controlplane.control import commands
-from controlplane.core.lifecycle import ENDED, ENGINE, move
-from controlplane.core.plan import Action, Create, Halt, Plan, Release, Restart, Retire, Send
+from controlplane.control import apply_moves, commands
+from controlplane.control.bind import bind_step
+from controlplane.control.launches import launch_of
+from controlplane.core.lifecycle import ENGINE, move
+from controlplane.core.plan import (
+    AbortMove,
+    Action,
+    BeginMove,
+    Create,
+    FinishMove,
+    Flip,
+    Halt,
+    Plan,
+    Probe,
+    Release,
+    Restart,
+    Retire,
+    Send,
+    Verify,
+)
 from controlplane.core.world import Sent
 from controlplane.fleet import models
 
@@ -26,7 +43,10 @@ log = logging.getLogger(__name__)
 def apply(plan: Plan, sent: dict[Sent, float]) -> int:
     """Carry out `plan`, noting commands in `sent`. Returns how many actions changed a row. Raises database errors and
     kombu's OperationalError; what was done until then stays done and is right."""
-    changed = sum(_change(action) for action in plan.actions if not isinstance(action, Send))
+    asked = [action for action in plan.actions if isinstance(action, Probe)]
+    changed = sum(_change(action) for action in plan.actions if not isinstance(action, Send | Probe))
+    for pair in [pair for probe in asked if (pair := apply_moves.ask(probe)) is not None]:
+        commands.probe(pair)
     for action in plan.actions:
         if isinstance(action, Send) and commands.send(action):
             sent[Sent(action.engine, action.verb, action.generation, action.rank)] = time.time()
@@ -53,6 +73,16 @@ def _change(action: Action) -> bool:
             return _halt(action)
         case Release():
             return _release(action)
+        case BeginMove():
+            return apply_moves.begin(action)
+        case Verify():
+            return apply_moves.verify(action)
+        case FinishMove():
+            return apply_moves.finish(action)
+        case AbortMove():
+            return apply_moves.abort(action)
+        case Flip():
+            return apply_moves.flip(action)
     raise TypeError(f"{type(action).__name__} changes no row")
 
 
@@ -63,13 +93,13 @@ def _create(action: Create) -> bool:
             pool = (
                 models.Pool.objects.select_for_update()
                 .select_related("model")
-                .get(model__name=action.model, role=action.role)
+                .get(model__name=action.model, role=action.role, arm=action.arm)
             )
-            members = models.Engine.objects.filter(model=pool.model, role=pool.role, wanted=True).count()
-            if members >= pool.desired_engines:
+            if _members(pool) >= pool.desired_engines + action.surge:
                 return False
             engine = _insert(pool, action)
-            _bind_step(pool.model_id, "start", pool.role, engine.id)
+            if not action.surge:
+                bind_step(pool.model_id, "start", pool.role, pool.arm, engine.id)
     except (IntegrityError, models.Pool.DoesNotExist, models.Node.DoesNotExist) as error:
         log.info("engine for %s/%s not made now: %s", action.model, action.role, error)
         return False
@@ -79,15 +109,24 @@ def _create(action: Create) -> bool:
     return True
 
 
+def _members(pool: models.Pool) -> int:
+    """Wanted engines that count for it: those that move to it do, those that move away do not."""
+    stays = Q(next_role="", role=pool.role, arm=pool.arm)
+    comes = Q(next_role=pool.role, next_arm=pool.arm)
+    return models.Engine.objects.filter(stays | comes, model=pool.model, wanted=True).count()
+
+
 def _insert(pool: models.Pool, action: Create) -> models.Engine:
     newest = models.Engine.objects.filter(model=pool.model).aggregate(newest=Max("number"))["newest"] or 0
     engine = models.Engine.objects.create(
         id=f"e-{secrets.token_hex(4)}",
         model=pool.model,
         role=pool.role,
+        arm=pool.arm,
         number=newest + 1,
         kind=pool.model.engine_kind,
         tensor_parallel=pool.tensor_parallel,
+        launch=launch_of(pool.model, pool.tensor_parallel).snapshot(),
         reason=action.reason,
     )
     rank = models.Rank.objects.create(engine=engine, node=models.Node.objects.get(name=action.placement.node))
@@ -101,17 +140,9 @@ def _retire(action: Retire) -> bool:
         if row is None:
             return False
         models.Engine.objects.filter(id=row.id).update(wanted=False, reason=action.reason)
-        _bind_step(row.model_id, "stop", row.role, row.id)
+        bind_step(row.model_id, "stop", row.role, row.arm, row.id)
     log.info("engine %s is retired: %s", action.engine, action.reason)
     return True
-
-
-def _bind_step(model_id: int, verb: str, role: str, engine: str) -> None:
-    """The oldest open step that waits for an engine like this one gets it."""
-    open_steps = models.Step.objects.filter(operation__model_id=model_id, verb=verb, role=role, engine="", state="waiting")
-    step = open_steps.exclude(operation__state__in=ENDED).order_by("operation_id", "index").first()
-    if step is not None:
-        models.Step.objects.filter(pk=step.pk, engine="").update(engine=engine)
 
 
 def _restart(action: Restart) -> bool:
@@ -126,6 +157,8 @@ def _restart(action: Restart) -> bool:
         reason=action.reason[:500],
     )
     if changed:
+        # It comes up in the role it has: it was not moved there, as a process.
+        models.Engine.objects.filter(id=action.engine, move_phase__in=("", "aborted")).update(move_phase="", move_since=None)
         log.info("engine %s starts again as generation %d: %s", action.engine, action.generation + 1, action.reason)
     return bool(changed)
 

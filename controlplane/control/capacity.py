@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from controlplane.control.facts import Facts
-from controlplane.control.gather import read_engines, read_gpus, read_nodes
-from controlplane.core.placement import Want, place
+from controlplane.control.gather import pool_state, read_engines, read_gpus, read_nodes
+from controlplane.core.placement import Room
 from controlplane.core.world import GpuState
 from controlplane.fleet import models
 
@@ -22,19 +21,17 @@ def why_not(demands: Iterable[tuple[models.Pool, int]], freed: Collection[str] =
     nodes = read_nodes(Facts())
     if any(node.seen_at is None and not node.lost for node in nodes):
         return ()
-    gpus = tuple(replace(gpu, engine="") if gpu.engine in freed else gpu for gpu in read_gpus())
-    peers = Counter((engine.model, rank.node) for engine in read_engines() for rank in engine.ranks)
+    gpus = [replace(gpu, engine="") if gpu.engine in freed else gpu for gpu in read_gpus()]
+    places = ((engine.model, rank.node) for engine in read_engines() if engine.wanted for rank in engine.ranks)
+    room = Room(nodes, gpus, places)
     for pool, count in demands:
-        model = pool.model.name
+        state = pool_state(pool)
         for placed in range(count):
-            here = {node: number for (name, node), number in peers.items() if name == model}
-            want = Want(pool.tensor_parallel, tuple(pool.gpu_kinds), dict(pool.node_labels), here)
-            placement, reasons = place(want, nodes, gpus)
+            placement, reasons = room.find(state)
             if placement is None:
-                room = f"pool {model}/{pool.role}: {placed} of {count} more engines would fit"
-                return (f"{room}; the next one {reasons[0]}", *reasons[1:], *_soon_free(pool, gpus))
-            gpus = tuple(replace(gpu, engine="(asked for)") if gpu.uuid in placement.gpus else gpu for gpu in gpus)
-            peers[model, placement.node] += 1
+                fits = f"pool {state.name}: {placed} of {count} more engines would fit"
+                return (f"{fits}; the next one {reasons[0]}", *reasons[1:], *_soon_free(pool, gpus))
+            room.take(state.model, placement)
     return ()
 
 

@@ -10,8 +10,10 @@ from kombu.exceptions import OperationalError
 
 from controlplane.celery import app
 from controlplane.config import config
+from controlplane.control.launches import launch_of
 from controlplane.core import names
 from controlplane.core.codec import encode
+from controlplane.core.launch import read_snapshot
 from controlplane.core.plan import Send
 from controlplane.core.protocol import Command, Connector, EngineKind, EngineSpec, Rank
 from controlplane.core.signing import node_key, seal
@@ -75,7 +77,8 @@ def _dispatch(command: Command, **options: Any) -> Any:
 
 
 def read_spec(engine_id: str) -> EngineSpec | None:
-    """What the agent needs to start this engine, from the rows as they are now; None if it is not wanted (any more)."""
+    """What the agent needs to start this engine: what it was made with, where it is placed now; None if it is not wanted
+    (any more)."""
     row = models.Engine.objects.filter(id=engine_id, wanted=True).select_related("model").first()
     if row is None:
         return None
@@ -83,22 +86,23 @@ def read_spec(engine_id: str) -> EngineSpec | None:
     held = [sorted((each.gpu for each in rank.reservations.all()), key=lambda gpu: gpu.index) for rank in ranks]
     if not held or not all(held):
         return None
+    launch = read_snapshot(row.launch) or launch_of(row.model, row.tensor_parallel)
     newest = row.incarnations.aggregate(number=Max("number"))["number"] or 0
     return EngineSpec(
         id=row.id,
         model=row.model.name,
-        source=row.model.source.replace("{state}", str(config().state.resolve())),
-        connector=cast(Connector, row.model.connector),
+        source=launch.source.replace("{state}", str(config().state.resolve())),
+        connector=cast(Connector, launch.connector),
         ranks=tuple(Rank(rank.node.name, tuple(gpu.uuid for gpu in gpus)) for rank, gpus in zip(ranks, held, strict=True)),
         kind=cast(EngineKind, row.kind),
         spec_generation=row.spec_generation,
         incarnation_floor=max(newest, row.incarnation),
-        tensor_parallel=row.tensor_parallel,
-        args=row.model.engine_args,
+        tensor_parallel=launch.tensor_parallel,
+        args=launch.args,
         gpu_kind=held[0][0].kind,
-        kv_lease_s=row.model.kv_lease_s,
+        kv_lease_s=launch.kv_lease_s,
         network_gbps=ranks[0].node.network_gbps,
-        model_config=row.model.config,
+        model_config=launch.config,
         kv_events={"endpoint": config().kv_events} if config().kv_events else {},
     )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from django.db.models import Prefetch, Q
+from django.db.models import Prefetch, Q, QuerySet
+from django.db.models.fields.json import KT
 
 from controlplane.control.facts import Facts
 from controlplane.control.launches import launch_of
@@ -37,7 +38,7 @@ def gather(
         engines=read_engines(),
         routers=facts.routers,
         stamp=(table.epoch, table.generation) if table else (0, 0),
-        serving_in_table=_serving(table.document if table else None),
+        serving_in_table=serving(table.document if table else None),
         drains=drains or {},
         sent=sent or {},
         targets=read_targets(),
@@ -73,32 +74,61 @@ def _canary_route(row: models.Canary) -> Canary:
 
 def read_pools() -> tuple[PoolState, ...]:
     pools = models.Pool.objects.select_related("model").order_by("model__created_at", "model_id", "id")
-    return tuple(
-        PoolState(
-            model=pool.model.name,
-            role=pool.role,
-            desired=pool.desired_engines,
-            tensor_parallel=pool.tensor_parallel,
-            gpu_kinds=tuple(pool.gpu_kinds),
-            node_labels=dict(pool.node_labels),
-            arm=pool.arm,
-            floor=pool.floor,
-            launch=launch_of(pool.model, pool.tensor_parallel).digest,
-        )
-        for pool in pools
+    return tuple(pool_state(pool) for pool in pools)
+
+
+def pool_state(pool: models.Pool) -> PoolState:
+    """One pool's row as a plain value."""
+    return PoolState(
+        model=pool.model.name,
+        role=pool.role,
+        desired=pool.desired_engines,
+        tensor_parallel=pool.tensor_parallel,
+        gpu_kinds=tuple(pool.gpu_kinds),
+        node_labels=dict(pool.node_labels),
+        arm=pool.arm,
+        floor=pool.floor,
+        launch=launch_of(pool.model, pool.tensor_parallel).digest,
     )
 
 
 def read_targets() -> dict[str, Target]:
     """What is desired of each model beside its pools."""
-    paused = set(models.Operation.objects.filter(state="paused").values_list("model_id", flat=True))
+    still, since = _held_up()
     rows = models.Model.objects.values_list("id", "name", "mode", "retiring")
-    return {name: Target(cast(Mode, mode), id in paused, retiring) for id, name, mode, retiring in rows}
+    return {name: Target(cast(Mode, mode), id in still, retiring, since.get(id, 0.0)) for id, name, mode, retiring in rows}
+
+
+def _held_up() -> tuple[set[int], dict[int, float]]:
+    """Models for which nothing new is to be begun: their operation is paused, or a move it asked for was given up, which it
+    is about to take note of. And since when each model's oldest open operation runs."""
+    still: set[int] = set()
+    since: dict[int, float] = {}
+    rows = models.Operation.objects.exclude(state__in=ENDED).exclude(model=None).order_by("-id")
+    for model, state, at in rows.values_list("model_id", "state", "created_at"):
+        since[model] = at.timestamp()
+        if state == "paused":
+            still.add(model)
+    open_moves = models.Step.objects.filter(verb="retask", state__in=("waiting", "running")).exclude(engine="")
+    given_up = models.Engine.objects.filter(move_phase="aborted", id__in=open_moves.values("engine"))
+    still.update(given_up.values_list("model_id", flat=True))
+    return still, since
 
 
 def read_pairs() -> tuple[PairState, ...]:
-    fields = ("prefill_id", "decode_id", "prefill_incarnation", "decode_incarnation", "state", "attempts", "reason", "at")
-    return tuple(PairState(*row, at=at.timestamp()) for *row, at in models.Pair.objects.values_list(*fields))
+    return tuple(
+        PairState(
+            pair.prefill_id,
+            pair.decode_id,
+            pair.prefill_incarnation,
+            pair.decode_incarnation,
+            pair.state,
+            pair.attempts,
+            pair.reason,
+            pair.at.timestamp(),
+        )
+        for pair in models.Pair.objects.all()
+    )
 
 
 def read_nodes(facts: Facts) -> tuple[NodeState, ...]:
@@ -123,55 +153,63 @@ def read_gpus() -> tuple[GpuState, ...]:
 def read_engines() -> tuple[EngineState, ...]:
     """Every engine that is wanted, not fully gone yet, or named by an open operation."""
     named = models.Step.objects.exclude(operation__state__in=ENDED).exclude(engine="").values("engine")
-    alive = Q(wanted=True) | ~Q(state="stopped") | Q(ranks__reservations__isnull=False) | Q(id__in=named)
-    reservations = models.Reservation.objects.select_related("gpu").order_by("gpu__index")
-    rows = (
-        models.Engine.objects.filter(alive)
-        .distinct()
-        .select_related("model")
-        .prefetch_related(
-            Prefetch("ranks", models.Rank.objects.select_related("node")),
-            Prefetch("ranks__reservations", reservations),
-        )
-    )
-    return tuple(engine_state(row) for row in rows)
+    holding = models.Reservation.objects.values("rank__engine")
+    alive = models.Engine.objects.filter(Q(wanted=True) | ~Q(state="stopped") | Q(id__in=holding) | Q(id__in=named))
+    kinds, ranks = _ranks(alive)
+    launches = _Launches()
+    rows = alive.annotate(digest=KT("launch__digest")).values_list("model__name", "digest", *_PLAIN, *_TIMES)
+    return tuple(_engine(row, kinds, ranks, launches) for row in rows)
 
 
-def engine_state(row: models.Engine) -> EngineState:
-    """One engine row with its ranks as a plain value."""
-    gpus = [[reservation.gpu for reservation in rank.reservations.all()] for rank in row.ranks.all()]
+def _engine(
+    row: tuple[Any, ...], kinds: Mapping[str, str], ranks: Mapping[str, tuple[Rank, ...]], launches: _Launches
+) -> EngineState:
+    model, digest, *values = row
+    fields: dict[str, Any] = dict(zip(_PLAIN, values, strict=False))
+    fields |= {name: _seconds(at) for name, at in zip(_TIMES, values[len(_PLAIN) :], strict=True)}
     return EngineState(
-        id=row.id,
-        model=row.model.name,
-        role=row.role,
-        number=row.number,
-        ranks=tuple(
-            Rank(rank.node.name, tuple(gpu.uuid for gpu in held)) for rank, held in zip(row.ranks.all(), gpus, strict=True)
-        ),
-        kind=row.kind,
-        tensor_parallel=row.tensor_parallel,
-        wanted=row.wanted,
-        spec_generation=row.spec_generation,
-        state=row.state,
-        state_since=row.state_since.timestamp(),
-        reason=row.reason,
-        incarnation=row.incarnation,
-        url=row.url,
-        compat=row.compat,
-        gpu_kind=gpus[0][0].kind if gpus and gpus[0] else "",
-        arm=row.arm,
-        weight=row.weight,
-        started_at=_seconds(row.started_at),
-        ready_at=_seconds(row.ready_at),
-        failures=row.failures,
-        retry_at=_seconds(row.retry_at),
-        next_role=row.next_role,
-        next_arm=row.next_arm,
-        move_phase=row.move_phase,
-        move_since=_seconds(row.move_since),
-        held=row.held,
-        launch=row.launch.get("digest") or launch_of(row.model, row.tensor_parallel).digest,
+        model=model,
+        gpu_kind=kinds.get(fields["id"], ""),
+        ranks=ranks.get(fields["id"], ()),
+        launch=digest or launches.of(model, fields["tensor_parallel"]),
+        **fields,
     )
+
+
+_PLAIN = (
+    *("id", "role", "number", "kind", "tensor_parallel", "wanted", "spec_generation", "state", "reason", "incarnation"),
+    *("url", "compat", "arm", "weight", "failures", "next_role", "next_arm", "move_phase", "held"),
+)
+"""Columns of an engine's row that EngineState has under the same name; and those that are times."""
+_TIMES = ("state_since", "started_at", "ready_at", "retry_at", "move_since")
+
+
+def _ranks(engines: QuerySet[models.Engine]) -> tuple[dict[str, str], dict[str, tuple[Rank, ...]]]:
+    """Per engine: the kind of its first GPU, and its ranks in order, each with its GPUs in order."""
+    held: dict[int, list[str]] = {}
+    kinds: dict[str, str] = {}
+    fields = ("rank_id", "rank__engine_id", "gpu_id", "gpu__kind")
+    rows = models.Reservation.objects.order_by("rank__engine_id", "rank__index", "gpu__index").values_list(*fields)
+    for rank, engine, gpu, kind in rows:
+        held.setdefault(rank, []).append(gpu)
+        kinds.setdefault(engine, kind)
+    ranks: dict[str, tuple[Rank, ...]] = {}
+    places = models.Rank.objects.filter(engine__in=engines.values("id")).order_by("engine_id", "index")
+    for rank, engine, node in places.values_list("id", "engine_id", "node__name"):
+        ranks[engine] = (*ranks.get(engine, ()), Rank(node, tuple(held.get(rank, ()))))
+    return kinds, ranks
+
+
+class _Launches:
+    """What models launch now, for engines from before there were snapshots. Each is read once, if at all."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, models.Model] = {}
+
+    def of(self, model: str, tensor_parallel: int) -> str:
+        if model not in self._models:
+            self._models[model] = models.Model.objects.get(name=model)
+        return launch_of(self._models[model], tensor_parallel).digest
 
 
 def listed_roles(document: dict[str, Any] | None) -> dict[str, str]:
@@ -179,7 +217,13 @@ def listed_roles(document: dict[str, Any] | None) -> dict[str, str]:
     return {engine["id"]: engine["role"] for engine in _listed(document)}
 
 
-def _serving(document: dict[str, Any] | None) -> frozenset[str]:
+def listed_modes(document: dict[str, Any] | None) -> dict[str, str]:
+    """Model -> mode in a stored routing table."""
+    return {model["name"]: model["mode"] for model in (document or {}).get("models", ())}
+
+
+def serving(document: dict[str, Any] | None) -> frozenset[str]:
+    """Ids of the engines that a stored routing table offers for new work."""
     return frozenset(engine["id"] for engine in _listed(document) if engine["state"] == "ready")
 
 

@@ -23,13 +23,14 @@ from controlplane.config import config
 from controlplane.control.apply import apply
 from controlplane.control.canaries import advance_canaries
 from controlplane.control.facts import Boot, FactReader, Facts
-from controlplane.control.gather import gather, listed_roles
+from controlplane.control.gather import gather, listed_modes, listed_roles, serving
 from controlplane.control.leases import lease
-from controlplane.control.operations import advance_operations, read_open
+from controlplane.control.operations import advance_operations, forget_retired, read_open
 from controlplane.control.publish import TablePublisher
 from controlplane.control.record import record_engines, record_losses, record_nodes
 from controlplane.core import names
 from controlplane.core.plan import Plan
+from controlplane.core.progress import Scene
 from controlplane.core.reconcile import RESEND_S, reconcile
 from controlplane.core.signing import router_key
 from controlplane.core.world import DrainMark, Sent, World
@@ -39,6 +40,9 @@ log = logging.getLogger(__name__)
 
 LEASE_S = 5.0
 """How long a killed worker's tick keeps others out."""
+TURN_S = 0.05
+TURNS = 20
+"""While another worker ticks, ours waits for its turn, so often: what it was asked for may be news to both."""
 PASSES = 4
 """A tick plans again after it changed rows, at most this often, so that a chain of steps does not cost a beat each."""
 
@@ -66,6 +70,8 @@ class Loop:
         self.table = TablePublisher(self.valkey, secret)
         self._router_key = router_key(secret)
         self.link_since: float | None = None
+        self.ticked_s = 0.0
+        """Seconds that ticks have taken, ever."""
         self._busy = threading.Lock()
         self._again = threading.Event()
         self._trouble = ""
@@ -74,19 +80,24 @@ class Loop:
         """Tick now. If a tick of this process is running already, it is followed by one more instead."""
         self._again.set()
         while self._again.is_set() and self._busy.acquire(blocking=False):
+            began = time.monotonic()
             try:
                 self._again.clear()
                 self._guarded_tick()
             finally:
+                self.ticked_s += time.monotonic() - began
                 self._busy.release()
 
     def _guarded_tick(self) -> None:
         """A tick that survives PostgreSQL and Valkey going away: it says so once and leaves the rest to the next beat."""
         try:
             close_old_connections()
-            with lease("tick", self.holder, LEASE_S) as mine:
-                if mine:
-                    self.tick()
+            for _ in range(TURNS):
+                with lease("tick", self.holder, LEASE_S) as mine:
+                    if mine:
+                        self.tick()
+                        break
+                time.sleep(TURN_S)
         except redis.RedisError as error:
             self.link_since = None
             self._say(f"Valkey cannot be used: {type(error).__name__}")
@@ -113,8 +124,12 @@ class Loop:
                 break
         document = self.table.publish(world)
         # Progress is judged against the table just published, not the one this tick began with.
-        world = replace(world, stamp=(document["epoch"], document["generation"]))
-        advance_operations(operations, world, plan.waiting, listed_roles(document))
+        stamp = (document["epoch"], document["generation"])
+        world = replace(world, stamp=stamp, serving_in_table=serving(document))
+        scene = Scene(world, plan.waiting, listed_roles(document), listed_modes(document), plan.problems)
+        if advance_operations(operations, scene):
+            self._again.set()  # what is desired has changed: plan for it now
+        forget_retired()
         advance_canaries(self.valkey, self._router_key, self.memory.said)
         self.valkey.set(names.CONTROL_KEY, f"{time.time():.3f}")
         return plan

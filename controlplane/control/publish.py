@@ -13,7 +13,10 @@ from controlplane.control.gather import newest_stamp
 from controlplane.control.keys import valid_keys
 from controlplane.core import names
 from controlplane.core.codec import WrongShape, decode, encode
-from controlplane.core.protocol import RoutingTable
+from controlplane.core.lifecycle import SERVING
+from controlplane.core.pairs import peers_listed
+from controlplane.core.protocol import ModelRoute, RoutingTable
+from controlplane.core.ramp import weights
 from controlplane.core.signing import BadSignature, seal, table_key, unseal
 from controlplane.core.table import DEFAULT_MAX_NUM_SEQS, build_table, next_stamp
 from controlplane.core.world import World
@@ -39,7 +42,16 @@ class TablePublisher:
         in_valkey = _stamp_in_valkey(self._valkey, self._key)
         seen = max(newest_stamp(world.routers), in_valkey)
         keys, require_key = valid_keys(timezone.now()), config().require_key
-        table, left_out = build_table(world.models, world.engines, _max_num_seqs(), current, keys, require_key)
+        table, left_out = build_table(
+            _offered(world),
+            world.engines,
+            _max_num_seqs(),
+            current,
+            keys,
+            require_key,
+            peers_listed(world, world.models),
+            weights(world),
+        )
         self._say(left_out)
         document: dict[str, Any] = encode(table)
         if table != _as_table(row.document) or seen > current:
@@ -60,6 +72,12 @@ class TablePublisher:
             if self._left_out.get(name) != why:
                 log.error("model %s is left out of the routing table: %s", name, why)
         self._left_out = left_out
+
+
+def _offered(world: World) -> list[ModelRoute]:
+    """A model that retires stays until its engines have finished what they have."""
+    holding = {engine.model for engine in world.engines if engine.state in SERVING}
+    return [model for model in world.models if model.name in holding or not world.target(model).retiring]
 
 
 def _as_table(document: dict[str, Any] | None) -> RoutingTable | None:

@@ -136,8 +136,10 @@ Action = Create | Retire | Restart | Halt | Release | Send | BeginMove | Verify 
 @dataclass(frozen=True)
 class Plan:
     """What to do now, in order; why nothing is done where something is missing (`waiting`: subject -> reason; a subject is
-    an engine's id, PoolState.name or a model); and the drain marks to hand in at the next tick."""
+    an engine's id, PoolState.name or a model); the drain marks to hand in at the next tick; and `problems` (model ->
+    reason): what keeps its desired mode from being served, so that the operation which asked for it has failed."""
 
     actions: tuple[Action, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
     drains: Mapping[str, DrainMark] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)

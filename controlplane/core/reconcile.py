@@ -6,22 +6,21 @@ unwanted one only once `core.drain` says so or if it never served.
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
-
+from controlplane.core import retask
 from controlplane.core.drain import drain
 from controlplane.core.lifecycle import OVER, SERVING
 from controlplane.core.observe import MAX_FAILURES
-from controlplane.core.placement import Placement, Want, place
-from controlplane.core.plan import Action, Create, Halt, Plan, Release, Restart, Retire, Send, Verb
-from controlplane.core.world import DrainMark, EngineState, GpuState, PoolState, Sent, World
+from controlplane.core.pairs import further
+from controlplane.core.placement import Room
+from controlplane.core.plan import Action, Halt, Plan, Release, Restart, Send, Verb
+from controlplane.core.pools import begin_flip, plan_pools, without_a_pool
+from controlplane.core.scope import Scope
+from controlplane.core.world import DrainMark, EngineState, PoolState, Sent, World, over
 
 RESEND_S = 5.0
 """A command not seen to work is sent again after this long: it may have been lost with the broker."""
 UNACKNOWLEDGED_S = 30.0
 """A start that the agent never mentioned in this time gets a new generation."""
-REPLACE_LOST_S = 60.0
-"""An engine whose node has been lost this long is replaced, if there is room elsewhere."""
 DEFAULT_LEASE_S = 30.0
 
 
@@ -29,6 +28,7 @@ def reconcile(world: World) -> Plan:
     """One tick's plan. `world` already holds what `core.observe` made of this tick's facts."""
     actions: list[Action] = []
     waiting: dict[str, str] = {}
+    problems: dict[str, str] = {}
     drains: dict[str, DrainMark] = {}
     for engine in world.engines:
         if engine.wanted:
@@ -36,14 +36,16 @@ def reconcile(world: World) -> Plan:
         else:
             actions += _unwanted(engine, world, waiting, drains)
     actions += _strangers(world)
-    actions += _pools(world, waiting)
-    return Plan(tuple(actions), waiting, drains)
+    actions += _pools(world, waiting, problems)
+    return Plan(tuple(actions), waiting, drains, problems)
 
 
 # --- one engine ----------------------------------------------------------------------------------------------------------
 
 
 def _wanted(engine: EngineState, world: World, waiting: dict[str, str]) -> list[Action]:
+    if engine.moving:
+        return retask.go_on(engine, world, waiting)
     if engine.state in ("planned", "starting"):
         return _start(engine, world, waiting)
     if engine.state == "stopped":
@@ -62,7 +64,7 @@ def _start(engine: EngineState, world: World, waiting: dict[str, str]) -> list[A
     if not world.heard(engine):
         waiting[engine.id] = "its node is silent"
         return []
-    if engine.state == "starting" and world.now - engine.state_since >= UNACKNOWLEDGED_S:
+    if engine.state == "starting" and over(world.now, engine.state_since, UNACKNOWLEDGED_S):
         return [Restart(engine.id, engine.spec_generation, "its agent never acknowledged the start")]
     return _send_all(engine, "start", engine.reason or "it is wanted", world)
 
@@ -127,8 +129,7 @@ def _send_all(engine: EngineState, verb: Verb, reason: str, world: World) -> lis
 
 
 def _due(send: Send, world: World) -> bool:
-    at = world.sent.get(Sent(send.engine, send.verb, send.generation, send.rank))
-    return at is None or world.now - at >= RESEND_S
+    return over(world.now, world.sent.get(Sent(send.engine, send.verb, send.generation, send.rank)), RESEND_S)
 
 
 def _strangers(world: World) -> list[Action]:
@@ -147,69 +148,22 @@ def _strangers(world: World) -> list[Action]:
 # --- pools ---------------------------------------------------------------------------------------------------------------
 
 
-def _pools(world: World, waiting: dict[str, str]) -> list[Action]:
-    """Make missing engines and retire surplus ones, pool by pool in order. GPUs promised in this plan count as taken."""
+def _pools(world: World, waiting: dict[str, str], problems: dict[str, str]) -> list[Action]:
+    """Model by model in order. GPUs promised in this plan count as taken."""
     actions: list[Action] = []
-    taken: set[str] = set()
-    desired = {(pool.model, pool.role) for pool in world.pools}
+    places = ((engine.model, rank.node) for engine in world.engines if engine.wanted for rank in engine.ranks)
+    room = Room(world.nodes, world.gpus, places)
+    pools: dict[str, list[PoolState]] = {}
     for pool in world.pools:
-        members = [each for each in world.engines if each.wanted and (each.model, each.role) == (pool.model, pool.role)]
-        actions += _surplus(members, len(members) - pool.desired)
-        actions += _replace_lost(pool, members, world, taken)
-        for _ in range(pool.desired - len(members)):
-            created = _create(pool, world, taken, actions)
-            if isinstance(created, str):
-                waiting[f"{pool.model}/{pool.role}"] = created
-                break
-            actions.append(created)
-    actions += [
-        Retire(engine.id, "its pool is gone")
-        for engine in world.engines
-        if engine.wanted and (engine.model, engine.role) not in desired
-    ]
+        pools.setdefault(pool.model, []).append(pool)
+    for model in world.models:
+        scope = Scope(world, model, world.target(model), tuple(pools.get(model.name, ())), room, waiting)
+        actions += without_a_pool(scope, world.of_model.get(model.name, ()))
+        if scope.target.paused:
+            continue
+        flipping = begin_flip(scope)
+        if flipping.problem:
+            problems[model.name] = flipping.problem
+        actions += plan_pools(scope, flipping)
+        actions += further(model, world)
     return actions
-
-
-def _surplus(members: list[EngineState], count: int) -> list[Action]:
-    """The engines that serve least go first; among serving ones the newest."""
-    order = ("failed", "lost", "planned", "stopped", "stopping", "starting", "verifying", "draining", "ready")
-    leaving = sorted(members, key=lambda each: (order.index(each.state), -each.number))[: max(0, count)]
-    return [Retire(engine.id, "its pool was made smaller") for engine in leaving]
-
-
-def _replace_lost(pool: PoolState, members: list[EngineState], world: World, taken: set[str]) -> list[Action]:
-    """Retire engines lost for long where another place exists; the pool's shortage then makes the new one."""
-    leaving: list[Action] = []
-    if len(members) > pool.desired:
-        return leaving
-    for engine in members:
-        if engine.state == "lost" and world.now - engine.state_since >= REPLACE_LOST_S:
-            placement, _ = place(_want(pool, world, leaving), world.nodes, _free(world.gpus, taken))
-            if placement is not None:
-                taken.update(placement.gpus)
-                leaving.append(Retire(engine.id, f"its node has been lost for {REPLACE_LOST_S:.0f} s; it is replaced"))
-    return leaving
-
-
-def _create(pool: PoolState, world: World, taken: set[str], planned: list[Action]) -> Create | str:
-    placement, reasons = place(_want(pool, world, planned), world.nodes, _free(world.gpus, taken))
-    if placement is None:
-        return "; ".join(reasons)
-    taken.update(placement.gpus)
-    return Create(pool.model, pool.role, placement, _why_here(pool, placement))
-
-
-def _why_here(pool: PoolState, placement: Placement) -> str:
-    return f"pool {pool.model}/{pool.role} wants {pool.desired} engines; {placement.node} has room"
-
-
-def _want(pool: PoolState, world: World, planned: list[Action]) -> Want:
-    peers = Counter(
-        rank.node for engine in world.engines if engine.model == pool.model and engine.wanted for rank in engine.ranks
-    )
-    peers.update(each.placement.node for each in planned if isinstance(each, Create) and each.model == pool.model)
-    return Want(pool.tensor_parallel, pool.gpu_kinds, pool.node_labels, peers)
-
-
-def _free(gpus: tuple[GpuState, ...], taken: set[str]) -> tuple[GpuState, ...]:
-    return tuple(replace(gpu, engine="(planned)") if gpu.uuid in taken else gpu for gpu in gpus)

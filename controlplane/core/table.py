@@ -1,15 +1,16 @@
 """The routing table that the fleet's rows amount to. Pure.
 
-An engine is listed as ready only if its agent said so after a real generation and it is wanted; as draining while it still
-may hold somebody's work. Lost, stopping, starting and failed engines are not listed. Engines of a silent but not lost node
-stay as they were recorded: the routers' own breakers judge them.
+An engine is listed as ready only if its agent said so after a real generation, it is wanted, nobody holds it out and it is
+not on its way into another pool; as draining, under the role it had, while it still may hold somebody's work. Lost,
+stopping, starting and failed engines are not listed. Engines of a silent but not lost node stay as they were recorded: the
+routers' own breakers judge them.
 
 A model or engine that routers would refuse is left out with its reason: it must not keep the others' table from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -40,16 +41,21 @@ def build_table(
     stamp: tuple[int, int],
     keys: tuple[KeyEntry, ...] = (),
     require_key: bool = False,
+    peers: Mapping[str, tuple[str, ...]] | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> tuple[RoutingTable, dict[str, str]]:
     """The table with epoch and generation `stamp`, and per model or engine that is left out why. `models` come without
-    engines, oldest first; `max_num_seqs` is per model name."""
+    engines, oldest first; `max_num_seqs` is per model name; `peers` (core.pairs.peers_listed) and `weights`
+    (core.ramp.weights) per engine where they are not the usual ones."""
+    peers, weights = peers or {}, weights or {}
     left_out: dict[str, str] = {}
     listed: dict[str, list[EngineRoute]] = {}
     for engine in sorted(engines, key=lambda each: each.number):
         state = _listed_as(engine)
         if state:
             seqs = max_num_seqs.get(engine.model, DEFAULT_MAX_NUM_SEQS)
-            route = _route(engine, state, seqs)
+            weight = engine.weight * weights.get(engine.id, 1.0)
+            route = replace(_route(engine, state, seqs), weight=weight, peers=peers.get(engine.id, ()))
             problem = engine_problem(route)
             if problem:
                 left_out[engine.id] = problem
@@ -102,7 +108,7 @@ def _problem(route: ModelRoute, taken: set[str]) -> str:
 def _listed_as(engine: EngineState) -> Literal["ready", "draining", ""]:
     if not engine.url or engine.state not in SERVING:
         return ""
-    return "ready" if engine.wanted and engine.state == "ready" else "draining"
+    return "ready" if engine.serves else "draining"
 
 
 def _route(engine: EngineState, state: Literal["ready", "draining"], max_num_seqs: int) -> EngineRoute:
@@ -113,7 +119,6 @@ def _route(engine: EngineState, state: Literal["ready", "draining"], max_num_seq
         incarnation=engine.incarnation,
         state=state,
         arm=engine.arm,
-        weight=engine.weight,
         node=engine.ranks[0].node if engine.ranks else "",
         gpu=engine.gpu_kind,
         tp=engine.tensor_parallel,

@@ -126,15 +126,15 @@ class EngineState:
 
 @dataclass(frozen=True)
 class PairState:
-    """What is known of handing KV over from one engine to another. `state`: asked, verified or failed. `attempts` counts
-    probes that were asked for, without those sent again because nothing came back."""
+    """What is known of handing KV over from one engine to another. `state`: asked, verified or failed. `attempts`: probes
+    that had an outcome. `at`: of the outcome, or when it was asked for."""
 
     prefill: str
     decode: str
     prefill_incarnation: int
     decode_incarnation: int
     state: str
-    attempts: int = 1
+    attempts: int = 0
     reason: str = ""
     at: float = 0.0
 
@@ -144,12 +144,13 @@ class Target:
     """What is desired of a model beside its pools. ModelRoute.mode is the mode that is served now.
 
     `paused`: nothing new is begun for it (its operation is paused, or about to roll back); what has begun goes on and
-    healing too.
+    healing too. `since`: when its running operation was asked for; what was proven earlier is proven anew.
     """
 
     mode: Mode
     paused: bool = False
     retiring: bool = False
+    since: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,12 @@ class Sent:
     verb: str
     generation: int
     rank: int = 0
+
+
+def over(now: float, since: float | None, limit_s: float) -> bool:
+    """Whether `limit_s` have passed since then. A time that far in the future was told by a clock that was set back since:
+    it holds nothing up."""
+    return since is None or not since - limit_s < now < since + limit_s
 
 
 @dataclass(frozen=True)
@@ -215,6 +222,23 @@ class World:
         return {key: tuple(engines) for key, engines in found.items()}
 
     @cached_property
+    def of_model(self) -> Mapping[str, tuple[EngineState, ...]]:
+        """All engines by model."""
+        found: dict[str, list[EngineState]] = {}
+        for engine in self.engines:
+            found.setdefault(engine.model, []).append(engine)
+        return {model: tuple(engines) for model, engines in found.items()}
+
+    @cached_property
+    def open_work(self) -> Mapping[str, int]:
+        """What routers have open on each engine, as far as they have told: legs and handoffs."""
+        found: dict[str, int] = {}
+        for router in self.routers:
+            for load in router.loads:
+                found[load.engine] = found.get(load.engine, 0) + load.in_flight + load.handoffs
+        return found
+
+    @cached_property
     def _pairs(self) -> Mapping[tuple[str, str], PairState]:
         """Without those of earlier starts."""
         number = {engine.id: engine.incarnation for engine in self.engines}
@@ -235,6 +259,11 @@ class World:
     @cached_property
     def _facts(self) -> dict[tuple[str, str, int], EngineFact]:
         return {(node.name, fact.id, fact.rank): fact for node in self.nodes if node.fact for fact in node.fact.engines}
+
+    @cached_property
+    def failed_pairs(self) -> tuple[PairState, ...]:
+        """Of engines as they run now."""
+        return tuple(pair for pair in self._pairs.values() if pair.state == "failed")
 
     def node(self, name: str) -> NodeState | None:
         return self._nodes.get(name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane.core.observe import MAX_FAILURES
-from controlplane.core.progress import OperationState, StepState, advance
+from controlplane.core.progress import OperationState, Scene, StepState, advance
 from controlplane.core.protocol import RouterFact
 from controlplane.core.world import EngineState, PoolState, World
 
@@ -23,7 +23,8 @@ def world(*engines: EngineState, desired: int = 1, **changes: Any) -> World:
 
 
 def judge(step: StepState, state: World, listed: dict[str, str] | None = None) -> tuple[str, str]:
-    operation = advance(OperationState(1, "m", "pending", (step,)), state, {"m/decode": "no room"}, listed or {})
+    scene = Scene(state, {"m/decode": "no room"}, listed or {})
+    operation = advance(OperationState(1, "m", "pending", (step,)), scene)
     return operation.state, operation.steps[0].state
 
 
@@ -48,7 +49,7 @@ def test_a_step_follows_its_engine(step: StepState, state: World, expected: tupl
 
 def test_a_step_without_an_engine_says_what_it_waits_for() -> None:
     operation = OperationState(1, "m", "pending", (replace(START, engine=""),))
-    assert advance(operation, world(), {"m/decode": "no room"}, {}).steps[0].reason == "no room"
+    assert advance(operation, Scene(world(), {"m/decode": "no room"})).steps[0].reason == "no room"
 
 
 def test_a_retask_is_done_when_every_router_knows() -> None:
@@ -61,12 +62,12 @@ def test_a_retask_is_done_when_every_router_knows() -> None:
 
 
 def test_an_operation_without_steps_is_done() -> None:
-    assert advance(OperationState(1, "", "pending", ()), world(), {}, {}).state == "done"
+    assert advance(OperationState(1, "", "pending", ()), Scene(world())).state == "done"
 
 
 def test_superseded_steps_cancel_their_operation_and_say_by_whom() -> None:
     steps = tuple(replace(START, index=i, state="skipped", reason="superseded by operation 9") for i in range(2))
-    operation = advance(OperationState(1, "m", "running", steps), world(), {}, {})
+    operation = advance(OperationState(1, "m", "running", steps), Scene(world()))
     assert (operation.state, operation.outcome) == ("cancelled", "superseded by operation 9")
 
 
@@ -75,6 +76,6 @@ def test_a_failed_step_fails_the_operation_once_the_others_have_ended() -> None:
     running = replace(START, index=1, engine="e-2", state="running")
     operation = OperationState(1, "m", "running", (failed, running))
     other = replace(ENGINE, id="e-2")
-    assert advance(operation, world(ENGINE, other), {}, {}).state == "running"
-    ended = advance(operation, world(ENGINE, replace(other, state="ready")), {}, {})
+    assert advance(operation, Scene(world(ENGINE, other))).state == "running"
+    ended = advance(operation, Scene(world(ENGINE, replace(other, state="ready"))))
     assert (ended.state, ended.outcome) == ("failed", "1 of 2 steps failed: start e-1: no luck")

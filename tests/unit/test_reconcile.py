@@ -10,7 +10,8 @@ import pytest
 from controlplane.core.observe import MAX_FAILURES
 from controlplane.core.plan import Action, Create, Halt, Release, Restart, Retire, Send
 from controlplane.core.protocol import AgentFact, EngineFact, ModelRoute, Rank
-from controlplane.core.reconcile import REPLACE_LOST_S, UNACKNOWLEDGED_S, reconcile
+from controlplane.core.pools import REPLACE_LOST_S
+from controlplane.core.reconcile import UNACKNOWLEDGED_S, reconcile
 from controlplane.core.world import EngineState, GpuState, NodeState, PoolState, Sent, World
 
 NOW = 1000.0
