@@ -1,4 +1,4 @@
-"""Keeps `fact:agent:<node>` current: the agent's whole state, signed, told on every change and every 5 s.
+"""Keeps `fact:agent:<node>` current: the agent's whole state, signed, written on every change and every few seconds.
 
 Load figures (running, waiting) change all the time: they are written at most once a second and announced to nobody; only
 what changes a decision is announced.
@@ -37,9 +37,7 @@ def matters(engine: EngineFact) -> EngineFact:
 
 def announces(before: AgentFact | None, now: AgentFact) -> bool:
     """Whether listeners must hear of the difference."""
-    if before is None or now.at - before.at >= names.FACT_EVERY_S:
-        return True
-    return (before.gpus, [*map(matters, before.engines)]) != (now.gpus, [*map(matters, now.engines)])
+    return before is None or (before.gpus, [*map(matters, before.engines)]) != (now.gpus, [*map(matters, now.engines)])
 
 
 class FactPublisher:

@@ -1,13 +1,15 @@
 """What makes the control worker tick: Celery's beat and a listener for announced facts, both as threads of the worker.
 
 Beat is a thread of the worker and not the child process of `-B`, which costs 50 MB and outlives a killed worker. Several
-workers may all have a beat, of which one sends (control.beat); the lease lets one tick at a time through.
+workers may all have a beat; the lease lets one tick at a time through.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -20,21 +22,38 @@ from controlplane.core import names
 log = logging.getLogger(__name__)
 
 BEAT_S = 2.0
-COALESCE_S = 0.25
-"""A tick is asked for this long after an announcement, so that those that follow closely share it."""
+GATHER_S = 0.005
+"""A tick is asked for this long after an announcement, so that those of several routers to one table share it."""
+LONGEST_REST_S = 2.0
+FIRST_BACK_OFF_S = 0.25
 MAX_BACK_OFF_S = 5.0
-MEASURE_S = 60.0
-BEAT_SCHEDULE = {
-    "tick": {"task": commands.TICK, "schedule": BEAT_S, "options": {"expires": 2 * BEAT_S}},
-    "measure": {"task": commands.MEASURE, "schedule": MEASURE_S, "options": {"expires": MEASURE_S}},
-}
+BEAT_SCHEDULE = {"tick": {"task": commands.TICK, "schedule": BEAT_S, "options": {"expires": 2 * BEAT_S}}}
+
+
+class Budget:
+    """Time that ticks may take: SHARE of it in the long run, in bursts of BURST_S. So a change that goes through several
+    ticks waits for none, and a fleet that announces all the time costs half a core."""
+
+    SHARE = 0.5
+    BURST_S = 1.0
+
+    def __init__(self, now: float) -> None:
+        self._debt_s, self._at = 0.0, now
+
+    def rest(self, spent_s: float, now: float) -> float:
+        """Seconds to wait, when ticks have taken `spent_s` since the last call."""
+        self._debt_s = max(0.0, self._debt_s - (now - self._at) * self.SHARE) + spent_s
+        self._at = now
+        return min(LONGEST_REST_S, max(0.0, self._debt_s - self.BURST_S) / self.SHARE)
 
 
 class FactListener(threading.Thread):
-    """Turns announcements on the fact channel into ticks, at most one each COALESCE_S. Reconnects for ever."""
+    """Turns announcements on the fact channel into ticks, at once but within the budget. Reconnects for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, ticked_s: Callable[[], float]) -> None:
+        """`ticked_s`: seconds that ticks of this process have taken, ever."""
         super().__init__(name="fact-listener", daemon=True)
+        self._ticked_s = ticked_s
         self._stop_asked = threading.Event()
         self._back_off_s = 0.0
 
@@ -45,13 +64,14 @@ class FactListener(threading.Thread):
             except redis.RedisError as error:
                 if not self._back_off_s:
                     log.warning("announcements of facts are not heard for now: %s", type(error).__name__)
-                self._back_off_s = min(MAX_BACK_OFF_S, self._back_off_s * 2 or COALESCE_S)
+                self._back_off_s = min(MAX_BACK_OFF_S, self._back_off_s * 2 or FIRST_BACK_OFF_S)
                 self._stop_asked.wait(self._back_off_s)
 
     def _listen(self) -> None:
         client = redis.Redis.from_url(
             settings.VALKEY_URL, socket_connect_timeout=2, socket_timeout=5, health_check_interval=10
         )
+        budget, ticked_s = Budget(time.monotonic()), self._ticked_s()
         with client, client.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
             channel.subscribe(names.FACT_CHANNEL)
             while not self._stop_asked.is_set():
@@ -61,7 +81,8 @@ class FactListener(threading.Thread):
                     self._back_off_s = 0.0
                 if message is None:
                     continue
-                self._stop_asked.wait(COALESCE_S)
+                before, ticked_s = ticked_s, self._ticked_s()
+                self._stop_asked.wait(GATHER_S + budget.rest(ticked_s - before, time.monotonic()))
                 while channel.get_message(timeout=0) is not None:
                     pass  # told by the tick that is asked for now
                 commands.wake()
@@ -76,14 +97,12 @@ class Pacer:
     def __init__(self) -> None:
         self._threads: list[Any] = []
 
-    def start(self, app: Any) -> None:
-        """Start once; called again when the worker has reconnected to its broker."""
+    def start(self, app: Any, ticked_s: Callable[[], float]) -> None:
+        """Start once; called again when the worker has reconnected to its broker. `ticked_s` as FactListener's."""
         if self._threads:
             return
-        self._threads = [
-            FactListener(),
-            EmbeddedService(app, thread=True, scheduler_cls="controlplane.control.beat:OneBeat"),
-        ]
+        beat = EmbeddedService(app, thread=True, scheduler_cls="controlplane.control.beat:OneBeat")
+        self._threads = [FactListener(ticked_s), beat]
         for thread in self._threads:
             thread.start()
 

@@ -65,7 +65,8 @@ def _refuse_without_secret(**_: Any) -> None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def _start_pacer(**_: Any) -> None:
-    _pacer.start(app)
+    loop = the_loop()
+    _pacer.start(app, lambda: loop.ticked_s)
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]

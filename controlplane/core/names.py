@@ -53,7 +53,7 @@ ENV_ENGINE_KEY = "VLLM_API_KEY"  # given to an engine process; vLLM's own name, 
 # Valkey keys and channels.
 TABLE_KEY = "table"  # the signed routing table
 TABLE_CHANNEL = "table"  # message: "<epoch>:<generation>"
-FACT_CHANNEL = "fact"  # message: "<kind>:<id>"
+FACT_CHANNEL = "fact"  # message: "<kind>:<id>", when its fact has news on which something may be decided
 ERAS_KEY = "eras"  # hash: "<engine>/<incarnation>/<number>/<salt>" -> signed CacheEra; entries that are outdone are deleted
 ERAS_CHANNEL = "eras"  # message: that field
 LOADS_CHANNEL = "loads"  # message: signed Reservations of a router process, several times a second

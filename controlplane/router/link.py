@@ -47,6 +47,7 @@ class Link:
         router.directory.eras.on_new.append(self._era_found)
         self._told: RouterFact | None = None
         self._told_at = 0.0
+        self._announced: object = None
         self._peers = router.peers = Peers(router.id, host, outbox.boot)
         self._bad_loads = False
 
@@ -171,7 +172,8 @@ class Link:
         )
 
     async def _tell_facts(self) -> None:
-        """On a new table at once; every second while anything changes; at least every FACT_EVERY_S."""
+        """On a new table at once; every second while anything changes; at least every FACT_EVERY_S. Announced is only what
+        something may be decided on."""
         while True:
             fact = self.fact()
             previous = self._told
@@ -190,9 +192,18 @@ class Link:
         fact = replace(fact, seq=self._seq)
         pipeline = self._broker.pipeline(transaction=False)
         pipeline.set(names.fact_key("router", self._router.id), signing.seal(self._key, encode(fact)), ex=names.FACT_TTL_S)
-        pipeline.publish(names.FACT_CHANNEL, f"router:{self._router.id}")
+        news = self._news(fact)
+        if news != self._announced:
+            pipeline.publish(names.FACT_CHANNEL, f"router:{self._router.id}")
         await pipeline.execute()
-        self._told, self._told_at = fact, time.monotonic()
+        self._told, self._told_at, self._announced = fact, time.monotonic(), news
+
+    def _news(self, fact: RouterFact) -> object:
+        """What of a fact is worth a tick of the control loop: not what is open on engines that serve, which changes all the
+        time, but on those that are being drained."""
+        serving = {engine.route.id for engine in self._router.directory.engines.values() if engine.route.state == "ready"}
+        leaving = tuple(load for load in fact.loads if load.engine not in serving)
+        return fact.epoch, fact.generation, fact.set_aside, fact.eras, leaving
 
     # --- reservations ---
 

@@ -81,7 +81,7 @@ def test_the_fact_describes_the_node_rises_and_is_signed(agent: AgentKit, valkey
     client.close()
 
 
-def test_changes_are_announced_and_so_is_the_fact_every_few_seconds(agent: AgentKit, valkey_url: str) -> None:
+def test_changes_are_announced_and_load_is_not(agent: AgentKit, valkey_url: str) -> None:
     client = redis.Redis.from_url(valkey_url)
     with client.pubsub(ignore_subscribe_messages=True) as listener:
         listener.subscribe(names.FACT_CHANNEL)
@@ -90,8 +90,12 @@ def test_changes_are_announced_and_so_is_the_fact_every_few_seconds(agent: Agent
             message = listener.get_message(timeout=0.2)
             return bool(message and message["data"] == f"agent:{agent.node}".encode())
 
+        agent.run_engine("e-3", gpus=(3,))
         until("heard", heard)
-        until("heard again", heard)
+        until("all was told", lambda: not heard())
+        fact = agent.fact()
+        until("scraped on", lambda: agent.fact().seq > fact.seq + 2)
+        assert not heard(), "a fact without news was announced"
     client.close()
 
 

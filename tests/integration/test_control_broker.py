@@ -56,7 +56,7 @@ def test_each_outage_of_announcements_is_said_once(
 ) -> None:
     gate = Gate(valkey_url)
     settings.VALKEY_URL = gate.url
-    listener = FactListener()
+    listener = FactListener(lambda: 0.0)
     with caplog.at_level(logging.INFO, "controlplane.control.pacer"):
         listener.start()
         for outage in (1, 2):
