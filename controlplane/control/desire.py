@@ -130,6 +130,14 @@ def skip_open_steps(steps: QuerySet[models.Step], reason: str) -> None:
         )
 
 
+def end(operation: models.Operation, state: str, outcome: str) -> None:
+    """End an open operation in the caller's transaction; what it has not done yet is not done any more."""
+    skip_open_steps(operation.steps.all(), outcome)
+    models.Operation.objects.filter(pk=operation.pk).update(
+        state=observe(OPERATION, operation.state, state), outcome=outcome[:500], finished_at=timezone.now()
+    )
+
+
 def begin_rollback(operation: models.Operation, why: str) -> bool:
     """Turn a running operation round, in the caller's transaction: what was desired before it is desired again, its open
     steps are skipped, and it is `rolling_back` until the fleet is there. False if it is not open (any more)."""

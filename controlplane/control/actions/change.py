@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any
 
 from django.db import transaction
@@ -108,6 +109,18 @@ def lock_model(name: str) -> models.Model:
         known = ", ".join(models.Model.objects.values_list("name", flat=True)[:20])
         raise Refused("not_found", f"there is no model {name!r:.140}; models: {known or 'none'}")
     return model
+
+
+def lock_models(*names: str) -> None:
+    """The rows of several models, always in the same order: who wants the same two waits, and never for each other."""
+    list(models.Model.objects.select_for_update().filter(name__in=names).order_by("pk"))
+
+
+def link(*operations: models.Operation) -> None:
+    """Let two operations know each other: GPUs go from one's model to the other's."""
+    for one, two in permutations(operations, 2):
+        one.after = one.after | {"partner": two.pk}
+        one.save(update_fields=["after"])
 
 
 def open_operations(model: models.Model) -> list[models.Operation]:

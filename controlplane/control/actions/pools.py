@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from django.db import transaction
 
-from controlplane.control.actions.change import Change, begin, lock_model, open_operations
+from controlplane.control.actions.change import Change, begin, link, lock_model, lock_models, open_operations
 from controlplane.control.actions.sizes import leaving_engines, main_pools, resize, size_problems, size_steps, too_small
 from controlplane.control.actor import Actor
-from controlplane.control.desire import skip_open_steps
+from controlplane.control.desire import end
 from controlplane.control.newmodel import MAX_ENGINES
 from controlplane.control.refused import Refused, refuse_all
 from controlplane.fleet import models
@@ -56,8 +56,7 @@ def scale_pool(
         resize(change.model, {role: engines})
         operation = change.record(steps := size_steps(change.model), subject=f"pool:{name}/{role}", done=not steps)
         for each in older:
-            steps_of_pool = each.steps.filter(role=role, arm=models.MAIN)
-            skip_open_steps(steps_of_pool, f"superseded by operation {operation.pk}")
+            end(each, "cancelled", f"superseded by operation {operation.pk}")
         return operation
 
 
@@ -77,7 +76,7 @@ def move_gpus(
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MAX_ENGINES:
         raise Refused("invalid", f"gpus: 1 to {MAX_ENGINES}, not {gpus!r:.20}")
     with transaction.atomic():
-        _lock_both(name, to_model)
+        lock_models(name, to_model)
         change = begin(actor, "move_gpus", name, reason=reason, expected_version=expected_version)
         gain = begin(actor, "move_gpus", to_model, reason=reason) if to_model not in ("", name) else change
         giver, taker = _pool(change, from_role), _pool(gain, to_role)
@@ -93,15 +92,8 @@ def move_gpus(
             return change.record(size_steps(change.model))
         leaving = leaving_engines(change.model)
         operation = change.record(size_steps(change.model))
-        partner = gain.record(size_steps(gain.model, freed=leaving), partner=operation.pk)
-        models.Operation.objects.filter(pk=operation.pk).update(after=operation.after | {"partner": partner.pk})
-        operation.refresh_from_db()
+        link(operation, gain.record(size_steps(gain.model, freed=leaving)))
         return operation
-
-
-def _lock_both(*names: str) -> None:
-    """In one order, so that two moves in opposite directions never wait for each other."""
-    list(models.Model.objects.select_for_update().filter(name__in=names).order_by("pk"))
 
 
 def _pool(change: Change, role: str) -> models.Pool:

@@ -11,6 +11,7 @@ from typing import Any
 from controlplane.control.actions.change import NewStep
 from controlplane.control.capacity import why_not
 from controlplane.control.desire import pool_key
+from controlplane.control.launches import launch_of
 from controlplane.control.newmodel import MAX_ENGINES
 from controlplane.control.refused import refuse_all
 from controlplane.core.protocol import ROLES_OF_MODE
@@ -37,6 +38,14 @@ def size_steps(model: models.Model, freed: Collection[str] = ()) -> list[NewStep
         for gap in gaps:
             steps += [NewStep(verb, gap.pool.role, arm=gap.pool.arm)] * max(0, sign * gap.engines)
     return steps
+
+
+def replace_steps(model: models.Model) -> list[NewStep]:
+    """Every engine that was started otherwise than the model's row says by now is replaced."""
+    now = models.Model.objects.get(pk=model.pk)
+    rows = models.Engine.objects.filter(model=model, wanted=True).order_by("role", "number")
+    outdated = [row for row in rows if row.launch.get("digest") != launch_of(now, row.tensor_parallel).digest]
+    return [NewStep("replace", row.role, row.id, row.arm) for row in outdated if row.launch]
 
 
 def leaving_engines(model: models.Model) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,12 +10,21 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from controlplane.control.actions.change import Change, NewStep, begin, forbid, record_audit, record_change
-from controlplane.control.actions.sizes import size_steps
+from controlplane.control.actions.change import (
+    Change,
+    NewStep,
+    begin,
+    forbid,
+    link,
+    lock_models,
+    record_audit,
+    record_change,
+)
+from controlplane.control.actions.sizes import leaving_engines, replace_steps, size_steps
 from controlplane.control.actor import Actor
-from controlplane.control.desire import Desire, begin_rollback, desire_of, overtaken, pool_key, restore, skip_open_steps
+from controlplane.control.desire import Desire, begin_rollback, end, overtaken, pool_key, restore
 from controlplane.control.refused import Refused, refuse_all
-from controlplane.core.lifecycle import ENDED, OPERATION, move, observe
+from controlplane.core.lifecycle import ENDED, OPERATION, move
 from controlplane.fleet import models
 
 UNDOABLE = frozenset(
@@ -56,44 +66,65 @@ def cancel(actor: Actor, operation_id: int, *, reason: str = "") -> models.Opera
             if row.verb == "retire_model":
                 raise Refused("invalid", f"{row.model.name} is offered no more: rollback operation {row.pk} to keep it")
             restore(row.model, _where_it_is(row, row.model))
-        skip_open_steps(row.steps.all(), f"cancelled by {actor.name}")
-        outcome = f"cancelled by {actor.name}: {reason}" if reason else f"cancelled by {actor.name}"
-        state = observe(OPERATION, row.state, "cancelled")
-        models.Operation.objects.filter(pk=row.pk).update(outcome=outcome[:500], finished_at=timezone.now())
-        return _steer(actor, "cancel", row, state, reason)
+        end(row, "cancelled", f"cancelled by {actor.name}" + (f": {reason}" if reason else ""))
+        return _steer(actor, "cancel", row, "cancelled", reason)
 
 
 def rollback(actor: Actor, operation_id: int, *, reason: str = "") -> models.Operation:
     """Take an operation back. One that runs is turned round and returned; for one that has ended a new operation begins,
-    if what it made desired still is."""
+    if what it made desired still is. GPUs that moved between two models go back in both."""
     with transaction.atomic():
+        names = models.Operation.objects.filter(pk__in=[operation_id, *_partners(operation_id)])
+        lock_models(*names.exclude(model=None).values_list("model__name", flat=True))
         row = _lock_operation(actor, "rollback", operation_id)
-        if row.state not in ENDED:
-            if not begin_rollback(row, f"taken back by {actor.name}" + (f": {reason}" if reason else "")):
-                raise Refused("invalid", f"operation {row.pk} is {row.state} already" if row.model else _no_way_back(row))
-            row.refresh_from_db()
-            return _steer(actor, "rollback", row, row.state, reason)
+        rows = [row, *(_lock_operation(actor, "rollback", each) for each in _partners(operation_id))]
+        turned = [each for each in rows if each.state not in ENDED]
+        for each in turned:
+            _turn_round(actor, each, reason)
+        ended = [each for each in rows if each not in turned and (each is row or each.state == "done")]
+        undone = _undo(actor, ended, reason)
+        return row if row in turned else undone[0]
+
+
+def _partners(operation_id: int) -> list[int]:
+    """The other operation of GPUs that move between two models."""
+    other = models.Operation.objects.filter(pk=operation_id).values_list("after__partner", flat=True).first()
+    return [other] if isinstance(other, int) else []
+
+
+def _turn_round(actor: Actor, row: models.Operation, reason: str) -> None:
+    before = {"state": row.state}
+    if not begin_rollback(row, f"taken back by {actor.name}" + (f": {reason}" if reason else "")):
+        raise Refused("invalid", f"operation {row.pk} is rolling back already" if row.model else _no_way_back(row))
+    row.refresh_from_db()
+    record_audit("rollback", actor, reason, f"operation:{row.pk}", row, before, {"state": row.state})
+
+
+def _undo(actor: Actor, rows: Sequence[models.Operation], reason: str) -> list[models.Operation]:
+    """New operations that make desired again what was before `rows`: all of them first, so that what one gives back is
+    there for the other."""
+    changes: list[tuple[models.Operation, Change]] = []
+    for row in rows:
         if row.model is None or row.verb not in UNDOABLE or row.state != "done":
             raise Refused("invalid", _no_way_back(row))
-        return _undo(actor, row, row.model, reason)
+        change = begin(actor, "rollback", row.model.name, reason=reason)
+        refuse_all("stale", (f"operation {row.pk} was overtaken: {each}" for each in overtaken(row.model, row.after)))
+        restore(row.model, row.before)
+        changes.append((row, change))
+    freed = frozenset().union(*(leaving_engines(change.model) for _, change in changes))
+    undone: list[models.Operation] = []
+    for row, change in changes:
+        steps = [*size_steps(change.model, freed), *_other_steps(change, row.before)]
+        undone.append(change.record(steps, undoes=row, done=not steps))
+    link(*undone)
+    return undone
 
 
-def _undo(actor: Actor, row: models.Operation, model: models.Model, reason: str) -> models.Operation:
-    change = begin(actor, "rollback", model.name, reason=reason)
-    refuse_all("stale", (f"operation {row.pk} was overtaken: {each}" for each in overtaken(model, row.after)))
-    before = desire_of(model)
-    restore(model, row.before)
-    steps = [*size_steps(model), *steps_of(change, row.before, before)]
-    return change.record(steps, undoes=row, done=not steps)
-
-
-def steps_of(change: Change, wanted: Desire, before: Desire) -> list[NewStep]:
+def _other_steps(change: Change, wanted: Desire) -> list[NewStep]:
     """Steps beside those of sizes that `wanted`, which was just written, leads to."""
-    steps = [
-        NewStep("hold" if held else "release", engine=engine)
-        for engine, held in wanted.get("held", {}).items()
-        if engine in before["held"]
-    ]
+    held = [(engine, held) for engine, held in wanted.get("held", {}).items() if engine in change.old["held"]]
+    steps = [NewStep("hold" if held else "release", engine=engine) for engine, held in held]
+    steps += replace_steps(change.model) if "settings" in wanted else []
     if wanted.get("mode", change.model.served_mode) != change.model.served_mode:
         steps.append(NewStep("switch"))
     return steps

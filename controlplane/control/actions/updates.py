@@ -9,9 +9,9 @@ from typing import Any, get_args
 from django.db import transaction
 from django.db.models import F
 
-from controlplane.control.actions.change import NewStep, begin, forbid
+from controlplane.control.actions.change import begin, forbid
 from controlplane.control.actions.registration import lock_names, names_taken, unknown_kinds
-from controlplane.control.actions.sizes import size_steps
+from controlplane.control.actions.sizes import replace_steps, size_steps
 from controlplane.control.actor import Actor
 from controlplane.control.desire import split_key
 from controlplane.control.newmodel import MAX_CONTEXT, MAX_ENGINES, MAX_SLO_MS, NAME, Checked, NewModel, NewPool, check
@@ -142,8 +142,7 @@ def roll_out(
             **checked.columns(),
             launch_number=F("launch_number") + 1,
         )
-        engines = models.Engine.objects.filter(model=model, wanted=True).order_by("role", "number")
-        steps = [NewStep("replace", row.role, row.id, row.arm) for row in engines]
+        steps = replace_steps(model)
         return change.record(steps, done=not steps)
 
 
