@@ -118,9 +118,10 @@ def main() -> int:
     parser.add_argument("--canaries", type=int, default=1000, help="A/A canaries; of each regression a fifth (1000)")
     parser.add_argument("--requests", type=int, default=40_000, help="a canary is left open after so many (40,000)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", action="append", choices=CHANGES, help="may be given more than once")
     options = parser.parse_args()
     started, good = time.monotonic(), True
-    for name in CHANGES:
+    for name in options.only or CHANGES:
         same = name == "A/A"
         count = options.canaries if same else max(1, options.canaries // 5)
         ended = campaign(name, count, options.requests, options.seed * 1_000_000)

@@ -56,10 +56,10 @@ class RouterProcess:
 
 
 @contextmanager
-def router_process(folder: Path, valkey_url: str = "", *options: str) -> Iterator[RouterProcess]:
-    """A router that listens; its fleet secret is SECRET."""
+def router_process(folder: Path, valkey_url: str = "", *options: str, secret: bytes = SECRET) -> Iterator[RouterProcess]:
+    """A router that listens, with this fleet secret."""
     key = folder / "fleet.key"
-    key.write_bytes(SECRET)
+    key.write_bytes(secret)
     key.chmod(0o600)
     env = {**os.environ, names.ENV_FLEET_SECRET_FILE: str(key), names.ENV_VALKEY_URL: valkey_url}
     log_file = folder / "router.log"
