@@ -18,7 +18,7 @@ def model(name: str = "m") -> models.Model:
     return models.Model.objects.get(name=name)
 
 
-# --- rebalance -------------------------------------------------------------------------------------------------------------
+# --- rebalance ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_rebalance_moves_engines_between_pools() -> None:
@@ -96,7 +96,7 @@ def test_a_floor_is_kept() -> None:
     assert "pool decode would have 2 engines and its floor is 3" in str(refusal(actions.rebalance, ANN, "m", {"decode": 2}))
 
 
-# --- mode ------------------------------------------------------------------------------------------------------------------
+# --- mode -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_model_becomes_disaggregated_with_a_third_for_prefill() -> None:
@@ -169,7 +169,7 @@ def test_engines_that_fit_no_other_cannot_hand_over() -> None:
     assert "1 engines of m differ from all others" in str(refusal(actions.set_mode, ANN, "m", "disaggregated"))
 
 
-# --- between pools and models ------------------------------------------------------------------------------------------------
+# --- between pools and models ---------------------------------------------------------------------------------------------
 
 
 def test_gpus_move_between_the_pools_of_a_model() -> None:
@@ -217,7 +217,7 @@ def test_gpus_that_make_no_whole_engine_are_refused() -> None:
     assert "there is no model 'x'" in str(refusal(actions.move_gpus, ANN, "m", "prefill", "decode", 1, to_model="x"))
 
 
-# --- what may overtake what ----------------------------------------------------------------------------------------------------
+# --- what may overtake what -----------------------------------------------------------------------------------------------
 
 
 def test_a_size_overtakes_a_size_of_the_same_pool_only() -> None:

@@ -133,7 +133,7 @@ def test_what_cannot_be_taken_back_says_so() -> None:
     assert "cannot be taken back: give the opposite order instead" in str(refusal(actions.rollback, ANN, operation.pk))
 
 
-# --- freezes -----------------------------------------------------------------------------------------------------------------
+# --- freezes --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_frozen_model_begins_nothing_and_heals_on() -> None:
@@ -163,7 +163,7 @@ def test_a_freeze_lasts_until_a_time_to_come(hours: float) -> None:
     assert refusal(actions.freeze, ANN, "m", timezone.now() + timedelta(hours=hours)).kind == "invalid"
 
 
-# --- two operators -----------------------------------------------------------------------------------------------------------
+# --- two operators --------------------------------------------------------------------------------------------------------
 
 CHANGES: dict[str, Callable[[str, int], Any]] = {
     "rebalance": lambda name, at: actions.rebalance(ANN, name, {"prefill": 1, "decode": 3}, expected_version=at),

@@ -118,7 +118,7 @@ def update_canary(
         canary = _running(change)
         new = _guardrails(canary.guardrails | dict(guardrails))
         models.Canary.objects.filter(pk=canary.pk).update(guardrails=new)
-        return change.record(done=True, guardrails=new)
+        return change.record(done=True, was={"guardrails": canary.guardrails}, guardrails=new)
 
 
 def _guardrails(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _next_step(change: Change, canary: models.Canary) -> models.Operation:
         share = min(share, _give_engines(model, canary.mode, split_over(canary.mode, engines, _sizes(model, models.CANARY))))
         steps = size_steps(model)
     models.Canary.objects.filter(pk=canary.pk).update(share=share, steps=later, step_since=timezone.now())
-    return change.record(steps, done=not steps, share=share)
+    return change.record(steps, done=not steps, was={"share": canary.share}, share=share)
 
 
 def _wrong(mode: str, engines: Mapping[str, int] | None, share: Any, shared: bool, steps: Sequence[float]) -> Iterator[str]:

@@ -8,7 +8,7 @@ launch). `engine` is empty until the loop has chosen one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
@@ -52,10 +52,11 @@ class Change:
         subject: str = "",
         done: bool = False,
         undoes: models.Operation | None = None,
+        was: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> models.Operation:
         """The operation, with what is desired otherwise than before as `before` and `after`. `done`: nothing is left for
-        the loop to do. `more` is kept in `after`."""
+        the loop to do. `was` is kept in `before` and `more` in `after`."""
         before, after = changes(self.old, desire_of(self.model))
         return record_change(
             self.verb,
@@ -63,7 +64,7 @@ class Change:
             self.reason,
             subject or f"model:{self.model.name}",
             model=self.model,
-            before=before,
+            before=before | dict(was or {}),
             after=after | more,
             steps=steps,
             done=done,
