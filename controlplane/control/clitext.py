@@ -39,7 +39,8 @@ def plan_lines(plan: Preview) -> Iterator[str]:
         yield f"{plan.verb}{subject}: nothing is to be done on any engine"
     else:
         how = "at once, no engine is restarted" if plan.instant else "rolling: engines are started or stopped"
-        yield f"{plan.verb}{subject}: {len(plan.steps)} steps, {how}"
+        count = f"{len(plan.steps)} step{'s' if len(plan.steps) > 1 else ''}"
+        yield f"{plan.verb}{subject}: {count}, {how}"
     for number, step in enumerate(plan.steps, 1):
         place = f" on {step.node}" if step.node else ""
         yield f"  {number:>2}. {step_text(step, step.label)}{place}: {step.reason}"
@@ -157,7 +158,7 @@ class Display:
 
     def show(self, seen: Seen) -> None:
         if self._console.is_terminal:
-            self._live.update(_picture(seen))
+            self._live.update(picture(seen))
             return
         line = headline(seen)
         if line != self._said:
@@ -165,7 +166,8 @@ class Display:
             self._console.print(Text(line), soft_wrap=True)
 
 
-def _picture(seen: Seen) -> RenderableType:
+def picture(seen: Seen) -> RenderableType:
+    """What stands on a terminal while an operation runs: its steps, and the requests that they wait for."""
     table = Table.grid(padding=(0, 2))
     for step in seen.steps:
         work = seen.in_flight.get(step.engine)
