@@ -163,9 +163,13 @@ async def test_what_is_told_does_not_depend_on_what_the_stream_samples(
         assert {answer.status_code for answer in whole} == {200}
         assert (await kit.ask(99, min_tokens=9)).status_code == 400
         trial.always = act.break_stream(1)  # after a byte: nobody else can be asked, and it cannot be carried on
-        broken = await asyncio.gather(*(kit.ask(session, n=2) for session in range(60)))
-        sessions = await kit.told_of(60)
-        await until(lambda: sum(seen.failed for seen in kit.told()) >= 20, "told of those that broke")
+        streams = await asyncio.gather(*(kit.ask(session, n=2) for session in range(60)))
+        broken = sum(b"[DONE]" not in answer.content for answer in streams)  # until the engine is set aside
+
+        def failed() -> int:
+            return len({seen.session for seen in kit.told() if seen.failed})
+
+        await until(lambda: failed() >= broken > 0, "told of those that broke")
+        assert failed() == broken
         assert len({seen.session for seen in kit.told()}) == 60, "a client's own mistake is no session"
         assert all(seen.over and seen.canary for seen in kit.told() if seen.failed)
-        assert len(broken) == len(sessions) == 60
