@@ -2,7 +2,7 @@
 
 `manage.py bench canary` simulates 1,000 A/A canaries (both arms the same) and 200 each of an ITL twice as long, a TTFT half
 as long again, 3% of sessions that fail, and 5% with failed KV transfers. Sessions have 1 to 6 requests, alike in a session;
-the load, and with it the share over the SLO, rises and falls for both arms (1% to 12% of sessions); 0.5% fail in both.
+the load, and with it the share over the SLO, rises and falls for both arms (0.4% to 10% of sessions); 0.5% fail in both.
 A canary has 10% of sessions, then 25%, then 50%. The verdict is asked for whenever the evidence has changed, which is the
 hardest case.
 Limits: at most 5% of A/A canaries rolled back; 95% of the 2 x ITL canaries rolled back within 2,000 requests.
