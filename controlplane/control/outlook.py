@@ -1,0 +1,168 @@
+"""What another split or mode of a model would do under its traffic of late: simulated, beside the requests that ask.
+
+`Outlook.of` answers at once with what is known and has the rest simulated by a process of its own, one at a time; the same
+question is asked again a moment later. Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from controlplane.core.layout import WORD_OF_MODE
+from controlplane.core.protocol import ROLES_OF_MODE, Mode
+from controlplane.core.table import DEFAULT_MAX_NUM_SEQS
+from controlplane.fleet import models
+from controlplane.physics.splitforecasts import Question
+from controlplane.telemetry.recent import Traffic, recent_traffic
+
+log = logging.getLogger(__name__)
+
+SPAN_S = 1800
+KEPT_S = 300.0
+"""A forecast is asked for again after this long: traffic changes."""
+KEPT = 512
+BATCH = 4
+"""Layouts of one process."""
+WITHIN_S = 90.0
+MAX_WAITING = 64
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What the forecasts of a model are made from, rounded so that they need not be made anew for every request."""
+
+    question: Question
+    kinds: Mapping[str, tuple[int, str]]
+    """By role: GPUs per engine, and the kind of GPU most of them have."""
+    traffic: Traffic
+
+
+def basis_of(model: models.Model, now: float) -> Basis | str:
+    """Why there can be no forecast, if there is no basis."""
+    traffic = recent_traffic(model.name, now, SPAN_S)
+    if traffic is None:
+        return f"no request of {model.name} ended well in {SPAN_S // 60} minutes: there is no traffic to forecast for"
+    kinds = _kinds(model)
+    if not kinds:
+        return f"no engine of {model.name} has a GPU: there is no hardware to forecast for"
+    prompt, cached = _significant(traffic.prompt_tokens, 2), _significant(traffic.cached_tokens, 2)
+    question = Question(
+        model=model.name,
+        config=model.config,
+        layouts=(),
+        rate=_significant(traffic.rate, 2),
+        prompt_tokens=max(1, round(prompt)),
+        output_tokens=max(1, round(_significant(traffic.output_tokens, 2))),
+        length_cv=min(3.0, round(traffic.length_cv, 1)),
+        prefix_cached=min(round(cached), max(0, round(prompt) - 1)),
+        slo_ttft_ms=model.slo_ttft_ms,
+        slo_itl_ms=model.slo_itl_ms,
+        max_num_seqs=model.engine_args.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS),
+    )
+    return Basis(question, kinds, traffic)
+
+
+def layout_text(mode: Mode, sizes: Mapping[str, int], kinds: Mapping[str, tuple[int, str]]) -> str:
+    """As core.layout reads it. A role without hardware of its own gets what another has."""
+    other = next(iter(kinds.values()))
+    pools = [
+        f"{sizes.get(role, 0)}xTP{degree}@{kind}"
+        for role in ROLES_OF_MODE[mode]
+        for degree, kind in [kinds.get(role, other)]
+    ]
+    return f"{WORD_OF_MODE[mode]}:{'+'.join(pools)}"
+
+
+def _kinds(model: models.Model) -> dict[str, tuple[int, str]]:
+    seen: dict[str, Counter[tuple[int, str]]] = {}
+    rows = models.Reservation.objects.filter(rank__engine__model=model, rank__engine__wanted=True)
+    for role, degree, kind in rows.values_list("rank__engine__role", "rank__engine__tensor_parallel", "gpu__kind"):
+        seen.setdefault(role, Counter())[(degree, kind)] += 1
+    return {role: found.most_common(1)[0][0] for role, found in seen.items()}
+
+
+def _significant(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+class Outlook:
+    """Forecasts by question; thread-safe. A thread works while something waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
+        self._waiting: OrderedDict[str, Question] = OrderedDict()
+        self._thread: threading.Thread | None = None
+
+    def of(self, question: Question, layouts: Iterable[str]) -> dict[str, dict[str, Any] | None]:
+        """By layout: {"figures": …} or {"refused": "why"}; None while it is being made."""
+        now = time.monotonic()
+        found: dict[str, dict[str, Any] | None] = {}
+        with self._lock:
+            for layout in dict.fromkeys(layouts):
+                one = replace(question, layouts=(layout,))
+                at, answer = self._known.get(one.to_json(), (0.0, None))
+                found[layout] = answer if now - at < KEPT_S else None
+                if found[layout] is None and len(self._waiting) < MAX_WAITING:
+                    self._waiting.setdefault(one.to_json(), one)
+            if self._waiting and self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="outlook", daemon=True)
+                self._thread.start()
+        return found
+
+    def _work(self) -> None:
+        while batch := self._next():
+            answers = _simulate(replace(batch[0], layouts=tuple(one.layouts[0] for one in batch)))
+            now = time.monotonic()
+            with self._lock:
+                for one in batch:
+                    self._known[one.to_json()] = (now, answers[one.layouts[0]])
+                    self._waiting.pop(one.to_json(), None)
+                while len(self._known) > KEPT:
+                    self._known.popitem(last=False)
+
+    def _next(self) -> list[Question]:
+        """The oldest questions that differ in nothing but their layout; the thread ends with none."""
+        with self._lock:
+            oldest = next(iter(self._waiting.values()), None)
+            if oldest is None:
+                self._thread = None
+                return []
+            like = [one for one in self._waiting.values() if replace(one, layouts=()) == replace(oldest, layouts=())]
+            return like[:BATCH]
+
+
+def _simulate(question: Question) -> dict[str, dict[str, Any]]:
+    command = [sys.executable, "-m", "controlplane.physics.splitforecasts"]
+    try:
+        done = subprocess.run(
+            command, input=question.to_json(), capture_output=True, text=True, timeout=WITHIN_S, check=True
+        )
+        answers: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return _all_refused(question, f"the simulation took more than {WITHIN_S:.0f} s: the machine is too busy, ask again")
+    except (subprocess.CalledProcessError, OSError, ValueError) as error:
+        said = getattr(error, "stderr", "") or str(error)
+        log.error("a forecast failed: %s", said.strip().splitlines()[-1] if said.strip() else type(error).__name__)
+        return _all_refused(question, "the simulation failed; the web process's log has the reason")
+    return answers
+
+
+def _all_refused(question: Question, why: str) -> dict[str, dict[str, Any]]:
+    return {layout: {"refused": why} for layout in question.layouts}
+
+
+@cache
+def outlook() -> Outlook:
+    """This process's."""
+    return Outlook()

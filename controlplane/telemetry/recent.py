@@ -1,0 +1,121 @@
+"""A model's traffic of late, as forecasts and operations need it: telemetry tables in, plain values out. Reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+
+from controlplane.core.sketches import Sketch, merged
+from controlplane.telemetry.board import LOST_BY_US
+from controlplane.telemetry.tables import moment
+
+MINUTE_S = 60
+CELL_S = 10
+MAX_CELLS = 1080
+"""Three hours; of a longer time the cells are as much longer."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Finished requests of the last `minutes` whole minutes. Tokens are means per request; `length_cv` is the prompts'
+    standard deviation over their mean."""
+
+    minutes: int
+    requests: int
+    rate: float
+    prompt_tokens: float
+    output_tokens: float
+    cached_tokens: float
+    length_cv: float
+
+
+MINUTES = """
+SELECT min(at), sum(ok), sum(prompt_tokens), sum(output_tokens), sum(cached_tokens)
+FROM telemetry_model_minute WHERE model = %s AND at >= %s AND at < %s AND ok > 0
+"""
+SPREAD = """
+SELECT stddev_pop(prompt_tokens) / nullif(avg(prompt_tokens), 0)
+FROM telemetry_request WHERE model = %s AND at >= %s AND at < %s AND outcome = 'ok'
+"""
+
+
+def recent_traffic(model: str, now: float, span_s: int = 1800) -> Traffic | None:
+    """None when no request ended well in that time. The rate is over the minutes since its first request."""
+    until = now // MINUTE_S * MINUTE_S
+    values: list[Any] = [model, moment(until - span_s), moment(until)]
+    with connection.cursor() as cursor:
+        cursor.execute(MINUTES, values)
+        first, requests, prompt, output, cached = cursor.fetchone()
+        if not requests or not prompt or not output:
+            return None
+        cursor.execute(SPREAD, values)
+        (spread,) = cursor.fetchone()
+    minutes = max(1, round((until - first.timestamp()) / MINUTE_S))
+    return Traffic(
+        minutes=minutes,
+        requests=int(requests),
+        rate=requests / (minutes * MINUTE_S),
+        prompt_tokens=float(prompt / requests),
+        output_tokens=float(output / requests),
+        cached_tokens=float(cached / requests),
+        length_cv=float(spread or 0.0),
+    )
+
+
+LOST = """
+SELECT count(*) FROM telemetry_request
+WHERE model = %(model)s AND outcome = ANY(%(lost)s) AND at >= %(since)s - interval '1 day' AND at <= %(until)s
+AND at + coalesce(total_ms, 0) * interval '1 ms' BETWEEN %(since)s AND %(until)s
+"""
+
+
+def lost_between(model: str, since: float, until: float) -> int:
+    """Requests that ended in that time because we lost or failed them."""
+    values: dict[str, Any] = {"model": model, "lost": list(LOST_BY_US), "since": moment(since), "until": moment(until)}
+    with connection.cursor() as cursor:
+        cursor.execute(LOST, values)
+        return int(cursor.fetchone()[0])
+
+
+@dataclass(frozen=True)
+class Course:
+    """Two latencies over time, p99 in ms. `starts[i]`: Unix seconds at which cell i of `cell_s` begins; None is a gap."""
+
+    cell_s: int
+    starts: list[int]
+    ttft_p99: list[float | None]
+    itl_p99: list[float | None]
+
+
+TTFT = """
+SELECT floor(extract(epoch FROM at + ttft_ms * interval '1 ms') / %(cell)s)::bigint AS cell,
+       percentile_cont(0.99) WITHIN GROUP (ORDER BY ttft_ms)
+FROM telemetry_request
+WHERE model = %(model)s AND stream AND ttft_ms IS NOT NULL AND at >= %(since)s AND at < %(until)s GROUP BY cell
+"""
+ITL = """
+SELECT floor(extract(epoch FROM at) / %(cell)s)::bigint, itl_ms FROM telemetry_engine_10s
+WHERE model = %(model)s AND role IN ('decode', 'mixed') AND itl_ms IS NOT NULL AND at >= %(since)s AND at < %(until)s
+"""
+
+
+def course(model: str, since: float, until: float) -> Course:
+    """How the model's latencies went: TTFT of streamed requests as routers saw them, ITL of its engines."""
+    cells = max(1, round((until - since) / CELL_S))
+    cell_s = CELL_S * -(-cells // MAX_CELLS)
+    first = int(since // cell_s)
+    numbers = range(first, int(until // cell_s) + 1)
+    values: dict[str, Any] = {"model": model, "cell": cell_s, "since": moment(since), "until": moment(until)}
+    with connection.cursor() as cursor:
+        cursor.execute(TTFT, values)
+        ttft = {int(cell): float(value) for cell, value in cursor.fetchall()}
+        cursor.execute(ITL, values)
+        gaps: dict[int, list[Sketch]] = {}
+        for cell, sketch in cursor.fetchall():
+            gaps.setdefault(int(cell), []).append(Sketch.from_bytes(bytes(sketch)))
+    itl = {cell: merged(sketches).quantile(0.99) for cell, sketches in gaps.items()}
+    return Course(
+        cell_s, [number * cell_s for number in numbers], [ttft.get(n) for n in numbers], [itl.get(n) for n in numbers]
+    )
