@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from django.http import HttpRequest, JsonResponse
@@ -31,12 +33,23 @@ def shape(heat: Heat) -> dict[str, Any]:
     return {"start": heat.starts[0], "step_s": heat.cell_s, "gpus": gpus}
 
 
+def signed_in(view: Callable[..., JsonResponse]) -> Callable[..., JsonResponse]:
+    """For data that scripts ask for: 401 without a session, not the login page."""
+
+    @wraps(view)
+    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> JsonResponse:
+        if not request.user.is_authenticated:
+            return JsonResponse({"error": gettext("Sign in first.")}, status=401)
+        return view(request, *args, **kwargs)
+
+    return checked
+
+
 @require_safe
 @never_cache
+@signed_in
 def gpus(request: HttpRequest) -> JsonResponse:
     """GET ?span_s=900&step_s=5. 401 without a session, 400 for a range that is not offered."""
-    if not request.user.is_authenticated:
-        return JsonResponse({"error": gettext("Sign in first.")}, status=401)
     asked = (request.GET.get("span_s", ""), request.GET.get("step_s", ""))
     for span_s, cell_s in RANGES:
         if asked == (str(span_s), str(cell_s)):

@@ -7,11 +7,24 @@ from django.urls import path
 from django.views.decorators.cache import never_cache
 from django.views.i18n import JavaScriptCatalog, set_language
 
-from controlplane.console import history, views
+from controlplane.console import acts, history, operations, rebalance, views
 
 urlpatterns = [
     path("", views.fleet, name="fleet"),
     path("history/gpus", history.gpus, name="history_gpus"),
+    path("operations", operations.operations, name="operations"),
+    path("operations/<int:number>", operations.operation, name="operation"),
+    path("operations/<int:number>/rows", operations.rows, name="operation_rows"),
+    path("operations/<int:number>/history", operations.history, name="operation_history"),
+    *(path(f"operations/<int:number>/{verb}", acts.steer, {"verb": verb}, name=verb) for verb in acts.STEER),
+    path("rebalance", rebalance.some_model, name="rebalance_some"),
+    path("models/<path:name>/rebalance", rebalance.page, name="rebalance"),
+    path("models/<path:name>/rebalance/start", acts.rebalance, name="start_rebalance"),
+    path("models/<path:name>/mode", acts.set_mode, name="set_mode"),
+    path("models/<path:name>/canary", acts.set_canary, name="set_canary"),
+    *(path(f"engines/<str:engine_id>/{verb}", acts.engine, {"verb": verb}, name=f"{verb}_engine") for verb in acts.ENGINE),
+    path("models/<path:name>/facts", rebalance.facts, name="model_facts"),
+    path("models/<path:name>/forecast", rebalance.forecast, name="model_forecast"),
     path("login", views.Login.as_view(), name="login"),
     path("logout", LogoutView.as_view(), name="logout"),
     path("language", set_language, name="set_language"),

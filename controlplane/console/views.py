@@ -16,26 +16,7 @@ from django.views.decorators.http import require_safe
 
 from controlplane.console.forms import LoginForm
 from controlplane.console.live_state import snapshot
-
-FLEET_MODULES = (
-    "i18n",
-    "format",
-    "dom",
-    "clock",
-    "rows",
-    "socket",
-    "connection",
-    "engines",
-    "say",
-    "meters",
-    "kpis",
-    "tile",
-    "flow",
-    "band",
-    "nodes",
-    "feed",
-)
-"""What static/js/fleet.js imports, told ahead so that the browser fetches all at once instead of level by level."""
+from controlplane.console.modules import module_files
 
 
 class Login(LoginView):
@@ -64,4 +45,4 @@ def healthz(_request: HttpRequest) -> HttpResponse:
 def fleet(request: HttpRequest) -> HttpResponse:
     """The fleet page with the newest rows in it, so that the first paint has real numbers."""
     first = {"now": time.time(), "frame": snapshot("fleet")}
-    return render(request, "console/fleet.html", {"first": first, "modules": [f"js/{name}.js" for name in FLEET_MODULES]})
+    return render(request, "console/fleet.html", {"first": first, "modules": module_files("fleet")})

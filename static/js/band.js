@@ -1,33 +1,54 @@
 // One band per model: its mode, whether it keeps its SLO, and the lanes of its pools with the transfer between them.
+import { modelUrl } from "./act.js";
 import { attr, el, hide, keyed, redraw, text } from "./dom.js";
 import { byLabel, isFresh, mean, ROLE, staleFor } from "./engines.js";
 import { makeFlow } from "./flow.js";
 import { latencyText, MISSING, number, percent, rate } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
+import { MODES } from "./opwords.js";
 import { makeTile } from "./tile.js";
 
-const MODES = [
-  ["monolithic", gettext("Monolithic")],
-  ["conditional", gettext("Conditional")],
-  ["disaggregated", gettext("Disaggregated")],
-];
 const MODE_ROLES = { disaggregated: ["prefill", "decode"], monolithic: ["mixed"], conditional: ["prefill", "decode"] };
 
-// The switch shows the mode; it does not change it yet, and says what will.
-function makeMode() {
-  const options = MODES.map(([mode, word]) => ({ mode, input: el("input", { type: "radio", value: mode }), word }));
+// A click on another mode asks for it; the switch itself goes on showing what is desired.
+function makeMode(ask) {
+  const options = Object.entries(MODES).map(([mode, word]) => ({ mode, input: el("input", { type: "radio", value: mode }), word }));
   const legend = el("legend", { class: "sr" });
   const labels = options.map(({ input, word }) => el("label", {}, input, el("span", {}, word)));
-  const node = el("fieldset", { class: "seg", disabled: true }, legend, ...labels);
+  const node = el("fieldset", { class: "seg" }, legend, ...labels);
+  const note = el("a", { class: "say run" });
+  let row = null;
+  const restore = () => {
+    for (const { mode, input } of options) if (input.checked !== (mode === row.mode)) input.checked = mode === row.mode;
+  };
+  for (const { mode, input } of options) {
+    // `click` comes for the chosen one too: its thresholds can be changed.
+    input.addEventListener("click", (event) => {
+      event.preventDefault();
+      ask(row, mode);
+    });
+    input.addEventListener("keydown", (event) => {
+      if (["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"].includes(event.key)) {
+        event.preventDefault();
+        const next = options[(options.findIndex((one) => one.input === input) + (/Left|Up/.test(event.key) ? options.length - 1 : 1)) % options.length];
+        next.input.focus();
+      } else if (event.key === " " || event.key === "Enter") {
+        event.preventDefault();
+        ask(row, mode);
+      }
+    });
+  }
   return {
     node,
-    paint(row) {
+    note,
+    paint(next) {
+      row = next;
       text(legend, gettext("Mode of %(model)s", { model: row.name }));
-      attr(node, "title", gettext("Shown, not changed here. POST /api/v1/models/%(model)s/mode will change it.", { model: row.name }));
-      for (const { mode, input } of options) {
-        attr(input, "name", `mode ${row.name}`);
-        if (input.checked !== (mode === row.mode)) input.checked = mode === row.mode;
-      }
+      attr(node, "title", gettext("Asks before it changes anything"));
+      for (const { mode, input } of options) attr(input, "name", `mode ${row.name}`);
+      restore();
+      hide(note, row.served_mode === row.mode);
+      text(note, gettext("still served %(mode)s", { mode: (MODES[row.served_mode] ?? row.served_mode).toLowerCase() }));
     },
   };
 }
@@ -68,7 +89,7 @@ function laneSize(pool, engines) {
   return `${all} · ${gettext("%(ready)s of %(desired)s ready", { ready: number(ready), desired: number(desired) })}`;
 }
 
-function makeLane(role, clock) {
+function makeLane(role, clock, open) {
   const name = el("b", { class: `chip ${ROLE[role].letter}` }, ROLE[role].word);
   const size = el("span");
   const stale = el("span", { class: "say warn" });
@@ -86,7 +107,7 @@ function makeLane(role, clock) {
       hide(stale, out === 0);
       text(end, laneNumbers(role, pool));
       attr(tiles, "class", wide ? "tiles four" : "tiles");
-      keyed(tiles, engines, (engine) => engine.id, () => makeTile(clock));
+      keyed(tiles, engines, (engine) => engine.id, () => makeTile(clock, open));
       hide(tiles, engines.length === 0);
       hide(none, engines.length > 0);
     },
@@ -135,17 +156,20 @@ function headline(row) {
 
 let bands = 0;
 
-export function makeBand(clock) {
+// acts: {mode(row, mode), engine(row)}, what clicks ask for.
+export function makeBand(clock, acts) {
   const id = `band-${(bands += 1)}`;
   const title = el("h2", { id });
   const meta = el("span", { class: "meta" });
-  const mode = makeMode();
-  const end = el("span", { class: "end" });
-  const lanes = Object.fromEntries(Object.keys(ROLE).map((role) => [role, makeLane(role, clock)]));
+  const mode = makeMode(acts.mode);
+  const said = el("span", { class: "said" });
+  const rebalance = el("a", { class: "btn small" }, gettext("Rebalance"));
+  const end = el("span", { class: "end" }, said, rebalance);
+  const lanes = Object.fromEntries(Object.keys(ROLE).map((role) => [role, makeLane(role, clock, acts.engine)]));
   const flow = makeFlow();
   const outcome = makeOutcome(clock);
   const twin = el("div", { class: "twin" });
-  const header = el("header", {}, title, meta, mode.node, end);
+  const header = el("header", {}, title, meta, mode.node, mode.note, end);
   const node = el("section", { class: "panel band", "aria-labelledby": id }, header, twin);
 
   function arrange({ left, right, below }) {
@@ -164,8 +188,10 @@ export function makeBand(clock) {
     text(title, row.name);
     redraw(meta, JSON.stringify([row.tensor_parallel, row.gpus, rate(row.requests_per_s)]), () => headline(row));
     mode.paint(row);
-    const said = verdicts(row);
-    redraw(end, JSON.stringify(said), () => said.map(([className, words]) => el("span", { class: className }, words)));
+    const found = verdicts(row);
+    redraw(said, JSON.stringify(found), () => found.map(([className, words]) => el("span", { class: className }, words)));
+    attr(rebalance, "href", modelUrl(row.name, "rebalance"));
+    attr(mode.note, "href", modelUrl(row.name, "rebalance"));
     arrange(places);
     lanes[left].paint(row, of(left), false);
     if (right) lanes[right].paint(row, of(right), true);

@@ -39,7 +39,7 @@ function makeBanner(socket) {
   };
 }
 
-// paint(frame age in s or null); returns whether the feed is stale or cut.
+// paint(frame age in s or null); returns {cut, down}: whether the feed is stale or cut, and whether the socket is.
 export function makeConnection(mark, banners, socket) {
   const words = mark.querySelector("[data-live]");
   const banner = makeBanner(socket);
@@ -72,6 +72,6 @@ export function makeConnection(mark, banners, socket) {
     } else {
       show("live", gettext("live · %(n)s s", { n: Math.max(0, Math.round(age)) }));
     }
-    return down || (age !== null && age > STALE_S);
+    return { cut: down || (age !== null && age > STALE_S), down };
   };
 }

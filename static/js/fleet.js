@@ -1,53 +1,60 @@
 // The fleet page: one painter per panel, called when a frame came, or once a second while none does (ages count up).
+import { modelUrl, setDown } from "./act.js";
 import { makeBand } from "./band.js";
 import { now, setServerTime } from "./clock.js";
-import { makeConnection } from "./connection.js";
-import { el, hide, keyed, redraw } from "./dom.js";
+import { el, hide, keyed } from "./dom.js";
 import { makeFeed } from "./feed.js";
-import { clockSeconds } from "./format.js";
+import { follow } from "./follow.js";
 import { gettext } from "./i18n.js";
+import { key } from "./keys.js";
 import { makeKpis } from "./kpis.js";
 import { makeProblems, makeSpares } from "./nodes.js";
-import { Rows } from "./rows.js";
+import { failure, guard } from "./panels.js";
 import { announce } from "./say.js";
-import { LiveSocket } from "./socket.js";
 
 const TOPIC = "fleet";
 const ADD_MODEL = ["python3 manage.py register_model NAME --source MODEL --config config.json --mode disaggregated --pool prefill=1 --pool decode=1"];
 const JOIN_NODE = ["python3 manage.py join-token NODE", "python3 manage.py agent --address ADDRESS"];
 const byId = (id) => document.getElementById(id);
 const first = JSON.parse(byId("first").textContent);
-const rows = new Rows();
 setServerTime(first.now);
-if (first.frame) rows.apply(first.frame);
+const feeds = follow({
+  topics: [TOPIC],
+  frames: [first.frame],
+  paint: (state) => paint(state),
+  frame: () => heat?.frame(),
+});
+const rows = feeds.rows(TOPIC);
+let heat = null;
 
-const scheme = location.protocol === "https:" ? "wss" : "ws";
-const socket = new LiveSocket(`${scheme}://${location.host}/ws/live`, [TOPIC]);
+// Clicks and keys open a dialog; its code comes when it is wanted first.
+const taken = ({ url }) => location.assign(url);
+const acts = {
+  async mode(row, mode) {
+    const { openMode } = await import("./modedialog.js");
+    openMode(row.name, mode, taken);
+  },
+  async engine(row, verb = null) {
+    const { openEngine } = await import("./enginedialog.js");
+    openEngine(row, taken, verb);
+  },
+};
 
-// A panel that fails says so in its place; the rest of the page lives on.
-function guard(panel, paint) {
-  return (...values) => {
-    try {
-      return paint(...values);
-    } catch (error) {
-      console.error(error);
-      redraw(panel, `failed ${error.message}`, () => [failure(error)]);
-      return undefined;
-    }
-  };
+// The model or engine that a key means: where the focus or the pointer is, else the first.
+const at = (selector) => document.activeElement?.closest(selector) ?? document.querySelector(`${selector}:hover`);
+function modelAt() {
+  const name = at("[data-model]")?.dataset.model;
+  return rows.of("model").find((row) => row.name === name) ?? rows.of("model")[0];
+}
+function engineAt() {
+  const id = at("[data-engine]")?.dataset.engine;
+  return rows.of("engine").find((row) => row.engine === id);
 }
 
-function failure(error) {
-  const again = el("button", { class: "btn small", type: "button" }, gettext("Load the page again"));
-  again.addEventListener("click", () => location.reload());
-  return el(
-    "div",
-    { class: "failed", role: "alert" },
-    el("span", { class: "say bad wrap" }, gettext("Could not show this part: %(error)s", { error: error.message })),
-    el("span", { class: "meta" }, clockSeconds(now())),
-    again,
-  );
-}
+key("b", () => modelAt() && location.assign(modelUrl(modelAt().name, "rebalance")));
+key("m", () => modelAt() && acts.mode(modelAt(), modelAt().mode));
+key("d", () => engineAt() && acts.engine(engineAt(), "hold"));
+key("u", () => location.assign("/operations"));
 
 const bandsAt = byId("bands");
 const problemsAt = byId("banners");
@@ -70,7 +77,7 @@ function paintBands() {
   if (!rows.of("node").length) items.unshift({ key: "nodes", empty: "nodes" });
   if (!models.length) items.push({ key: "models", empty: "models" });
   byId("loading")?.remove();
-  keyed(bandsAt, items, (item) => item.key, (item) => (item.empty ? EMPTY[item.empty]() : makeBand(now)));
+  keyed(bandsAt, items, (item) => item.key, (item) => (item.empty ? EMPTY[item.empty]() : makeBand(now, acts)));
 }
 
 const spoken = new Map();
@@ -87,15 +94,14 @@ function speak() {
   }
 }
 
-const connection = makeConnection(byId("live"), problemsAt, socket);
 const kpis = guard(byId("kpis"), makeKpis(byId("kpis")));
 const problems = guard(problemsAt, makeProblems(problemsAt, now));
 const bands = guard(bandsAt, paintBands);
 const spares = guard(byId("spare"), makeSpares(byId("spare")));
 const feed = guard(byId("operations"), makeFeed(byId("operations")));
 
-function paint() {
-  const cut = connection(rows.at === null ? null : now() - rows.at);
+function paint({ cut, down }) {
+  setDown(down);
   if (rows.at === null) return;
   const fleet = rows.get("fleet");
   if (fleet) kpis(fleet, cut);
@@ -106,13 +112,6 @@ function paint() {
   speak();
 }
 
-let painted = 0;
-function repaint() {
-  painted = Date.now();
-  paint();
-}
-
-let heat = null;
 async function startHeat() {
   try {
     const { makeHeat } = await import("./heat.js");
@@ -123,18 +122,6 @@ async function startHeat() {
   }
 }
 
-socket.addEventListener("change", repaint);
-socket.addEventListener("frame", ({ detail: frame }) => {
-  if (frame.topic !== TOPIC) return;
-  if (!rows.apply(frame)) {
-    socket.resync();
-    return;
-  }
-  repaint();
-  heat?.frame();
-});
-// No timer of its own while frames come; when they do not, ages must still count up.
-setInterval(() => Date.now() - painted > 1100 && repaint(), 1000);
-repaint();
+feeds.repaint();
 if (globalThis.requestIdleCallback) requestIdleCallback(startHeat, { timeout: 2000 });
 else setTimeout(startHeat, 200);

@@ -7,6 +7,8 @@ const showHelp = () => help.open || help.showModal();
 
 key("t", nextTheme);
 key("?", showHelp);
+key("g f", () => location.assign("/"));
+key("g o", () => location.assign("/operations"));
 for (const button of document.querySelectorAll("[data-help]")) button.addEventListener("click", showHelp);
 
 const menu = document.querySelector("details.menu");

@@ -18,7 +18,8 @@ export class LiveSocket extends EventTarget {
   downSince = Date.now(); // ms on this machine's clock; null while open
   nextTryAt = null;
 
-  // Events: "frame" (detail: the frame) and "change" (state is another).
+  // Events: "frame" (detail: the frame), "missing" (detail: a topic that the server does not have now) and "change" (state
+  // is another).
   constructor(url, topics) {
     super();
     this.#url = url;
@@ -41,6 +42,13 @@ export class LiveSocket extends EventTarget {
     if (this.#socket?.readyState !== WebSocket.OPEN || this.#askedAt) return;
     this.#askedAt = Date.now();
     this.#socket.send(JSON.stringify({ subscribe: this.#topics }));
+  }
+
+  // Follows these topics from now on; each is answered with a snapshot.
+  follow(topics) {
+    this.#topics = topics;
+    this.#askedAt = 0;
+    this.resync();
   }
 
   #become(state) {
@@ -71,7 +79,8 @@ export class LiveSocket extends EventTarget {
     this.#askedAt = 0;
     this.#wait = FIRST_WAIT_S;
     const frame = JSON.parse(data);
-    if (frame.error) console.warn(frame.error, frame.message);
+    if (frame.error === "unknown_topic") this.dispatchEvent(new CustomEvent("missing", { detail: frame.topic }));
+    else if (frame.error) console.warn(frame.error, frame.message);
     else this.dispatchEvent(new CustomEvent("frame", { detail: frame }));
   }
 

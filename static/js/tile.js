@@ -1,4 +1,4 @@
-// One tile per engine.
+// One tile per engine; pressing it opens what can be done with the engine.
 import { attr, el, redraw, svg, text } from "./dom.js";
 import { barsOf, contents, details, ROLE, staleFor, stateOf } from "./engines.js";
 import { indices, roughly } from "./format.js";
@@ -9,18 +9,21 @@ function figures(list) {
   return list.flatMap(([value, unit], index) => (index ? [" · ", value, el("small", {}, unit)] : [value, el("small", {}, unit)]));
 }
 
-// {node, paint(row)}; `clock()` is the server's time.
-export function makeTile(clock) {
+// {node, paint(row)}; `clock()` is the server's time, `open(row)` what a press does.
+export function makeTile(clock, open) {
   const label = el("b");
   const place = el("span", { class: "node" });
   const state = el("span", { class: "st" });
   const chart = svg("svg", { class: "bars", viewBox: "0 0 44 26", "aria-hidden": "true" });
   const value = el("b", { class: "num" });
   const note = el("span");
-  const body = el("div", {}, el("span", { class: "id" }, label, place, state), chart, el("span", { class: "vals" }, value, note));
+  const body = el("button", { type: "button" }, el("span", { class: "id" }, label, place, state), chart, el("span", { class: "vals" }, value, note));
   const node = el("li", {}, body);
+  let latest = null;
+  body.addEventListener("click", () => latest && open(latest));
 
   function paint(row) {
+    latest = row;
     const now = clock();
     const role = ROLE[row.role] ?? ROLE.mixed;
     const [kind, word, tileClass] = stateOf(row);

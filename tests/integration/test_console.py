@@ -16,7 +16,7 @@ from django.test import Client
 from django.urls import reverse
 
 from controlplane.console import live_state
-from controlplane.console.views import FLEET_MODULES
+from controlplane.console.modules import module_files
 from controlplane.core import names
 from tests.console_rows import find, rows
 
@@ -191,14 +191,18 @@ def test_of_the_chart_wheel_only_the_library_is_served() -> None:
         assert not finders.find(other)
 
 
-def test_everything_that_scripts_import_is_announced_ahead() -> None:
+PAGES = ("fleet", "rebalance", "operation", "operations")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_everything_that_scripts_import_is_announced_ahead(page: str) -> None:
     scripts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "static/js").glob("*.js")}
     imports = {name: set(re.findall(r'from "\./(\w+)\.js"', source)) for name, source in scripts.items()}
-    needed, found = set(), {"fleet"}
+    needed, found = set(), {page}
     while found:
         needed |= found
         found = set().union(*(imports[name] for name in found)) - needed
-    assert needed - {"fleet"} == set(FLEET_MODULES)
+    assert {f"js/{name}.js" for name in needed - {page}} == set(module_files(page))
 
 
 def test_the_fleet_page_is_light_before_the_chart_library(signed_in: Client, valkey: redis.Redis) -> None:
