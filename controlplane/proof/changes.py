@@ -41,9 +41,13 @@ def carry_out(model: str, change: Change, look: Callable[[], None]) -> Ended:
         time.sleep(EVERY_S)
         operation.refresh_from_db(fields=["state", "outcome"])
     look()
-    return Ended(change, operation.pk, operation.state, operation.outcome, time.monotonic() - began)
+    outcome = operation.outcome if operation.state == "done" else f"{operation.outcome} [{_where(operation)}]"
+    return Ended(change, operation.pk, operation.state, outcome, time.monotonic() - began)
 
 
 def _where(operation: models.Operation) -> str:
-    rows = operation.steps.exclude(state__in=("done", "skipped"))
-    return f"{operation.state}: " + "; ".join(f"{row.verb} {row.engine} {row.state}: {row.reason}" for row in rows)
+    """Its steps, for whoever looks for what went wrong."""
+    told = (
+        f"{row.verb} {row.engine or '-'} to {row.role or '-'} {row.state}: {row.reason}" for row in operation.steps.all()
+    )
+    return "; ".join(told)

@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from controlplane.proof.display import Display
 from controlplane.proof.fleet import started
@@ -26,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     changes = schedule(random.Random(seed), ENGINES, options.rebalances, options.toggles)  # noqa: S311 - repeatable
     with Display() as display:
         display.doing("starting a fleet of its own")
-        with started("proof", lambda _line: None) as fleet:
+        with started("proof", lambda _line: None, "--router-processes", "2", logs=options.logs) as fleet:
             fleet.adopt_environment()
             # Django reads its settings when it is imported: not before they are this fleet's.
             import django
@@ -55,6 +56,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rebalances", type=_Count(0, 10_000), default=20, metavar="N", help="(default 20)")
     parser.add_argument("--toggles", type=_Count(0, 10_000), default=20, metavar="N", help="changes of mode (default 20)")
     parser.add_argument("--seed", type=_Count(0, (1 << 31) - 1), metavar="N", help="repeat a run (default: by chance)")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of its processes there")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(arguments)
 

@@ -103,8 +103,9 @@ def _bytes(value: object) -> bytes:
 
 
 @contextlib.contextmanager
-def started(scene: str, say: Callable[[str], None], *options: str) -> Iterator[Fleet]:
-    """`up --fleet SCENE` without traffic. Raises StackError when it does not come up."""
+def started(scene: str, say: Callable[[str], None], *options: str, logs: Path | None = None) -> Iterator[Fleet]:
+    """`up --fleet SCENE` without traffic. Its logs are copied to the folder `logs` at the end. Raises StackError when it
+    does not come up."""
     folder = Path(tempfile.mkdtemp(prefix="twinpool-proof-"))
     watchdog = subprocess.Popen(
         [sys.executable, lifeline.__file__, str(folder)], stdin=subprocess.PIPE, start_new_session=True
@@ -124,6 +125,8 @@ def started(scene: str, say: Callable[[str], None], *options: str) -> Iterator[F
     finally:
         if supervisor is not None:
             _stop(supervisor, StateFolder(folder))
+            if logs is not None:
+                shutil.copytree(StateFolder(folder).logs, logs, dirs_exist_ok=True)
         watchdog.stdin.close()
         watchdog.wait()
         shutil.rmtree(folder, ignore_errors=True)

@@ -65,9 +65,10 @@ class Report:
         pause = _ms(figures["longest_pause_ms"])
         rows = [
             ("requests", f"{streams.ended}, {streams.tokens} tokens; the longest pause within one {pause}"),
-            ("retasks", str(self.watch.retasks)),
+            ("retasks", f"{self.watch.retasks}, {self.watch.flips} of them from one table to the next"),
             ("drain", f"{_told(figures['drain_ms'])} of {figures['drains']}"),
-            ("out of service", f"{_told(figures['out_of_service_ms'])} of {self.watch.retasks}"),
+            ("out of service", f"{_told(figures['out_of_service_ms'])} of {len(self.watch.out_of_service_s)}"),
+            ("without drain", _told(figures["out_of_service_beside_drain_ms"])),
             ("operations", ", ".join(f"{count} {name}" for name, count in figures["operations"].items()) or "none"),
         ]
         told = [f"{name:<15} {text}" for name, text in rows]

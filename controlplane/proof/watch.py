@@ -22,16 +22,21 @@ class Watch:
     def __init__(self, model: str) -> None:
         self.retasks = 0
         """Engines that came to serve in another role."""
+        self.flips = 0
+        """Those of them that did so from one table to the next."""
         self.out_of_service_s: list[float] = []
-        """Per retask: from the first table that offers the engine to nobody to the first that offers it in its new role."""
+        """Per other retask: from the first table that offers the engine to nobody to the first that offers it again."""
         self.drains_s: list[float] = []
         """Per retask that went over a drain: until no router could choose the engine and its work was done."""
+        self.beside_drain_s: list[float] = []
+        """What was left of the time out of service."""
         self.problems: list[str] = []
         self._model = model
         self._stamp = (-1, -1)
         self._ready: dict[str, str] = {}
         self._out: dict[str, tuple[datetime, str]] = {}
         self._leaving: dict[str, datetime] = {}
+        self._drained: dict[str, float] = {}
 
     def look(self) -> None:
         """Raises database errors."""
@@ -47,8 +52,9 @@ class Watch:
             phase, since = moving.get(id, ("", None))
             if phase != LEAVING:
                 del self._leaving[id]
-                if since is not None and phase:
-                    self.drains_s.append((since - began).total_seconds())
+                if since is not None:
+                    self._drained[id] = (since - began).total_seconds()
+                    self.drains_s.append(self._drained[id])
         self._leaving |= {id: since for id, (phase, since) in moving.items() if phase == LEAVING and since is not None}
 
     def _table(self, row: models.TableState) -> None:
@@ -68,16 +74,16 @@ class Watch:
             if id not in ready:
                 self._out[id] = (at, role)
             elif ready[id] != role:
-                self._retasked(0.0)
+                self.retasks += 1
+                self.flips += 1
         for id in ready.keys() - self._ready.keys():
             since, role = self._out.pop(id, (at, ready[id]))
+            drained_s = self._drained.pop(id, 0.0)
             if role != ready[id]:
-                self._retasked((at - since).total_seconds())
+                self.retasks += 1
+                self.out_of_service_s.append((at - since).total_seconds())
+                self.beside_drain_s.append(max(0.0, self.out_of_service_s[-1] - drained_s))
         self._ready = dict(ready)
-
-    def _retasked(self, seconds: float) -> None:
-        self.retasks += 1
-        self.out_of_service_s.append(seconds)
 
 
 def quantile(values: list[float], share: float) -> float | None:
@@ -92,9 +98,11 @@ def as_json(watch: Watch) -> dict[str, Any]:
     """The figures, seconds as milliseconds."""
     return {
         "retasks": watch.retasks,
+        "flips": watch.flips,
         "drains": len(watch.drains_s),
         "drain_ms": _percentiles(watch.drains_s),
         "out_of_service_ms": _percentiles(watch.out_of_service_s),
+        "out_of_service_beside_drain_ms": _percentiles(watch.beside_drain_s),
     }
 
 
