@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,6 @@ from urllib.parse import urlsplit
 
 from controlplane.common.engineclient import Answer, EngineClient, EngineSilent
 from controlplane.core.handoff_probe import ANSWER_TOKENS, MOST, Seen, Verdict, judge
-from controlplane.physics.enginemetrics import BadMetrics, read_engine_page
 
 DEADLINE_S = 10.0
 """For all of it, while neither engine has requests waiting."""
@@ -26,9 +26,13 @@ COUNTED_WITHIN_S = 1.0
 """An engine's counters may follow its answer a step later."""
 LOOK_AGAIN_S = 0.01
 
-PULLED_TOKENS = "vllm:prompt_tokens_by_source_total/external_kv_transfer"
-PULLED_BYTES = "vllm:nixl_bytes_transferred_sum"
-WAITING = "vllm:num_requests_waiting"
+PULLED_TOKENS, PULLED_BYTES, WAITING = "pulled tokens", "pulled bytes", "waiting"
+_SAMPLES = {
+    PULLED_TOKENS: rb'vllm:prompt_tokens_by_source_total\{[^\n]*source="external_kv_transfer"[^\n]*\}',
+    PULLED_BYTES: rb"vllm:nixl_bytes_transferred_sum(?:\{[^\n]*\})?",
+    WAITING: rb"vllm:num_requests_waiting(?:\{[^\n]*\})?",
+}
+_FIGURES = {name: re.compile(rb"^%b[ \t]+([^\s]+)" % sample, re.MULTILINE) for name, sample in _SAMPLES.items()}
 KEEP_KV = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
@@ -74,7 +78,7 @@ async def ask_pair(prefill: Endpoint, decode: Endpoint, asked: Asked, deadline: 
         return _failed(f"{during.what} was not answered in time")
     except EngineSilent as error:
         return _failed(f"{during.what}: {error}")
-    except (_Failed, BadMetrics) as error:
+    except _Failed as error:
         return _failed(str(error))
 
 
@@ -111,7 +115,10 @@ class _Engine:
         answer = await self.client.get("/metrics", BUSY_DEADLINE_S)
         if answer.status != 200:
             raise _Failed(f"{self.endpoint.id} answered {answer.status} when asked for its counters")
-        return dict(read_engine_page(answer.body.decode(errors="replace"), source=self.endpoint.id).figures)
+        try:
+            return {name: sum(map(float, figure.findall(answer.body))) for name, figure in _FIGURES.items()}
+        except ValueError:
+            raise _Failed(f"{self.endpoint.id} shows counters that are no numbers") from None
 
     async def complete(self, what: str, asked: Asked, **fields: Any) -> Answer:
         body = {"model": asked.model, "prompt": asked.prompt, "cache_salt": asked.salt, "temperature": 0, **fields}
@@ -125,7 +132,7 @@ async def _ask(prefill: _Engine, decode: _Engine, asked: Asked, limit: asyncio.T
     during.what = f"the counters of {decode.endpoint.id}"
     before = await decode.figures()
     during.what = f"the counters of {prefill.endpoint.id}"
-    if before.get(WAITING) or (await prefill.figures()).get(WAITING):
+    if before[WAITING] or (await prefill.figures())[WAITING]:
         limit.reschedule((limit.when() or 0.0) + BUSY_DEADLINE_S - DEADLINE_S)
     during.what = f"the prefill leg on {prefill.endpoint.id}"
     handoff = {"kv_transfer_params": KEEP_KV} if asked.by_parameters else {}
@@ -146,8 +153,8 @@ async def _ask(prefill: _Engine, decode: _Engine, asked: Asked, limit: asyncio.T
     details = usage.get("prompt_tokens_details")
     seen = Seen(
         prompt_tokens=prompt_tokens,
-        pulled_tokens=grown.get(PULLED_TOKENS, 0.0),
-        pulled_bytes=grown.get(PULLED_BYTES, 0.0),
+        pulled_tokens=grown[PULLED_TOKENS],
+        pulled_bytes=grown[PULLED_BYTES],
         cached_tokens=_tokens(details.get("cached_tokens")) if isinstance(details, dict) else None,
         same_text=text == _text(_document(prefill, alone)),
     )
@@ -159,8 +166,8 @@ async def _grown(decode: _Engine, before: dict[str, float], prompt_tokens: int) 
     until, wait_s = time.monotonic() + COUNTED_WITHIN_S, LOOK_AGAIN_S
     while True:
         after = await decode.figures()
-        grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
-        if grown.get(PULLED_TOKENS, 0.0) >= MOST * prompt_tokens or time.monotonic() >= until:
+        grown = {name: value - before[name] for name, value in after.items()}
+        if grown[PULLED_TOKENS] >= MOST * prompt_tokens or time.monotonic() >= until:
             return grown
         await asyncio.sleep(wait_s)
         wait_s *= 2

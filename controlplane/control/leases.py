@@ -16,7 +16,6 @@ from controlplane.control.models import Lease
 def lease(name: str, holder: str, seconds: float) -> Iterator[bool]:
     """True inside the block if the lease `name` is ours; it is given back at the end, and by itself after `seconds` if we
     are killed."""
-    Lease.objects.bulk_create([Lease(name=name, until=Now())], ignore_conflicts=True)
     mine = _claim(name, holder, seconds)
     try:
         yield mine
@@ -27,11 +26,16 @@ def lease(name: str, holder: str, seconds: float) -> Iterator[bool]:
 
 def hold(name: str, holder: str, seconds: float) -> bool:
     """Whether the lease `name` is ours for `seconds` from now on: claimed if it was free, renewed if it was ours."""
-    Lease.objects.bulk_create([Lease(name=name, until=Now())], ignore_conflicts=True)
     ours = Lease.objects.filter(name=name, holder=holder)
     return ours.update(until=Now() + timedelta(seconds=seconds)) == 1 or _claim(name, holder, seconds)
 
 
 def _claim(name: str, holder: str, seconds: float) -> bool:
     free = Lease.objects.filter(Q(holder="") | Q(until__lt=Now()), name=name)
-    return free.update(holder=holder, until=Now() + timedelta(seconds=seconds)) == 1
+    ours = {"holder": holder, "until": Now() + timedelta(seconds=seconds)}
+    if free.update(**ours):
+        return True
+    if Lease.objects.filter(name=name).exists():
+        return False
+    Lease.objects.bulk_create([Lease(name=name, until=Now())], ignore_conflicts=True)  # nobody has asked for it before
+    return bool(free.update(**ours))

@@ -71,7 +71,7 @@ class Loop:
         self._router_key = router_key(secret)
         self.link_since: float | None = None
         self.ticked_s = 0.0
-        """Seconds that ticks have taken, ever."""
+        """Seconds of this process's CPU that ticks have taken, ever."""
         self._busy = threading.Lock()
         self._again = threading.Event()
         self._trouble = ""
@@ -80,12 +80,12 @@ class Loop:
         """Tick now. If a tick of this process is running already, it is followed by one more instead."""
         self._again.set()
         while self._again.is_set() and self._busy.acquire(blocking=False):
-            began = time.monotonic()
+            began = time.thread_time()
             try:
                 self._again.clear()
                 self._guarded_tick()
             finally:
-                self.ticked_s += time.monotonic() - began
+                self.ticked_s += time.thread_time() - began
                 self._busy.release()
 
     def _guarded_tick(self) -> None:

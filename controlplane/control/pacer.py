@@ -31,8 +31,8 @@ BEAT_SCHEDULE = {"tick": {"task": commands.TICK, "schedule": BEAT_S, "options": 
 
 
 class Budget:
-    """Time that ticks may take: SHARE of it in the long run, in bursts of BURST_S. So a change that goes through several
-    ticks waits for none, and a fleet that announces all the time costs half a core."""
+    """CPU time that ticks may take: SHARE of a core in the long run, in bursts of BURST_S. So a change that goes through
+    several ticks waits for none, and a fleet that announces all the time costs half a core."""
 
     SHARE = 0.5
     BURST_S = 1.0
@@ -41,7 +41,7 @@ class Budget:
         self._debt_s, self._at = 0.0, now
 
     def rest(self, spent_s: float, now: float) -> float:
-        """Seconds to wait, when ticks have taken `spent_s` since the last call."""
+        """Seconds to wait, when ticks have taken `spent_s` of CPU since the last call."""
         self._debt_s = max(0.0, self._debt_s - (now - self._at) * self.SHARE) + spent_s
         self._at = now
         return min(LONGEST_REST_S, max(0.0, self._debt_s - self.BURST_S) / self.SHARE)
@@ -51,7 +51,7 @@ class FactListener(threading.Thread):
     """Turns announcements on the fact channel into ticks, at once but within the budget. Reconnects for ever."""
 
     def __init__(self, ticked_s: Callable[[], float]) -> None:
-        """`ticked_s`: seconds that ticks of this process have taken, ever."""
+        """`ticked_s`: seconds of CPU that ticks of this process have taken, ever."""
         super().__init__(name="fact-listener", daemon=True)
         self._ticked_s = ticked_s
         self._stop_asked = threading.Event()

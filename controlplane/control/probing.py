@@ -11,11 +11,12 @@ import logging
 import secrets
 import threading
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.db import Error as DatabaseError
-from django.db import connection, connections
+from django.db import close_old_connections, connection, connections
 from django.db.models import F
 from django.utils import timezone
 
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 16
 """Probes that one worker has in flight. More are dropped: the loop asks again."""
+IDLE_S = 30.0
 TRIES = 2
 """With a fresh prompt each. The first handshake of two engines may fail where the second does not (docs/vllm-facts.md)."""
 REASON_LENGTH = 500
@@ -38,31 +40,51 @@ _CLAIMS = 0x70616972
 
 
 class Prober:
-    """The probes of one worker."""
+    """The probes of one worker, each in a thread; a thread waits IDLE_S for another, because a new one must connect."""
 
     def __init__(self) -> None:
-        self._running: set[int] = set()
-        self._lock = threading.Lock()
+        self._open: set[int] = set()
+        self._asked: deque[int] = deque()
+        self._waiting = 0
+        self._changed = threading.Condition()
+
+    @property
+    def open(self) -> int:
+        return len(self._open)
 
     def start(self, pair: int) -> bool:
         """Probe the pair with this row id, beside the caller. False: it is being probed, or too many are."""
-        with self._lock:
-            if pair in self._running or len(self._running) >= AT_ONCE:
+        with self._changed:
+            if pair in self._open or len(self._open) >= AT_ONCE:
                 return False
-            self._running.add(pair)
-        # A daemon: a worker that stops waits for no engine.
-        threading.Thread(target=self._run, args=(pair,), name=f"probe-{pair}", daemon=True).start()
+            self._open.add(pair)
+            self._asked.append(pair)
+            begin = self._waiting < len(self._asked)
+            self._changed.notify()
+        if begin:
+            # A daemon: a worker that stops waits for no engine.
+            threading.Thread(target=self._run, name="probe", daemon=True).start()
         return True
 
-    def _run(self, pair: int) -> None:
-        try:
-            probe_pair(pair)
-        except DatabaseError as error:
-            log.warning("pair %d was not probed: PostgreSQL cannot be used: %s", pair, type(error).__name__)
-        finally:
-            with self._lock:
-                self._running.discard(pair)
-            connections.close_all()
+    def _run(self) -> None:
+        while (pair := self._next()) is not None:
+            try:
+                close_old_connections()
+                probe_pair(pair)
+            except DatabaseError as error:
+                log.warning("pair %d was not probed: PostgreSQL cannot be used: %s", pair, type(error).__name__)
+            finally:
+                with self._changed:
+                    self._open.discard(pair)
+        connections.close_all()
+
+    def _next(self) -> int | None:
+        """None: there was nothing to do for long."""
+        with self._changed:
+            self._waiting += 1
+            found = self._changed.wait_for(lambda: self._asked, IDLE_S)
+            self._waiting -= 1
+            return self._asked.popleft() if found else None
 
 
 def probe_pair(pair_id: int) -> None:

@@ -1,7 +1,7 @@
 """Moves of running engines between the pools of one model. Pure.
 
-Out of the table -> every router knows, its work is done or patience has passed (a late leg is still answered right) -> a
-probe each way shows that KV moves -> the new role. Any failure restores the old one. Only a change of arm needs no probe.
+Out of the table -> every router knows, its work is done or patience has passed (a late leg is still answered right), and a
+probe each way has shown that KV moves -> the new role. Any failure restores the old one. A change of arm needs no probe.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from controlplane.core.plan import AbortMove, Action, FinishMove, Verify
 from controlplane.core.world import EngineState, World, over
 
 PHASES = ("", "leaving", "verifying", "aborted")
-"""How far an engine's move is. leaving: it takes no new work and finishes what it has; verifying: probes see whether KV
-moves to and from it; aborted: the last move failed (Engine.reason says why) and it serves as before."""
+"""How far an engine's move is. leaving: it takes no new work and finishes what it has; verifying: it has, and probes
+still see whether KV moves to and from it; aborted: the last move failed (Engine.reason says why) and it serves as before."""
 PATIENCE_S = 5.0
 """An engine leaves its old role at most this long, whatever it still has to do there."""
 VERIFY_S = 60.0
@@ -34,31 +34,34 @@ def go_on(engine: EngineState, world: World, waiting: dict[str, str]) -> list[Ac
     if (engine.next_role, engine.next_arm) == (engine.role, engine.arm):
         return [_finish(engine, "it is wanted where it is")]
     pairs = list(needed(engine, world))
-    if engine.move_phase == "leaving":
-        busy = _busy(engine, world)
-        if busy and not over(world.now, engine.move_since, PATIENCE_S):
-            waiting[engine.id] = busy
-            return []
-        if not pairs:
-            return [_finish(engine, "nothing is to be verified for this")]
-        return [Verify(engine.id, busy or "it has let go of its work"), *_questions(pairs, world)]
-    return _verify(engine, pairs, world, waiting)
-
-
-def _verify(
-    engine: EngineState, pairs: list[tuple[EngineState, EngineState]], world: World, waiting: dict[str, str]
-) -> list[Action]:
     known = [world.pair(prefill.id, decode.id) for prefill, decode in pairs]
     failed = next((pair for pair in known if pair and judge(pair) == "failed"), None)
     if failed is not None:
         return [AbortMove(engine.id, f"KV did not move from {failed.prefill} to {failed.decode}: {failed.reason}")]
     unproven = [pair for pair, what in zip(pairs, known, strict=True) if judge(what) != "verified"]
+    if engine.move_phase == "leaving":
+        return _leave(engine, unproven, world, waiting)
     if not unproven:
         return [_finish(engine, "KV was seen to move" if pairs else "no engine is left to verify it with")]
     if over(world.now, engine.move_since, VERIFY_S):
         return [AbortMove(engine.id, f"no probe with {' or '.join(_others(engine, unproven))} ended in {VERIFY_S:.0f} s")]
     waiting[engine.id] = f"KV is sent between it and {' and '.join(_others(engine, unproven))}"
     return _questions(unproven, world)
+
+
+def _leave(
+    engine: EngineState, unproven: list[tuple[EngineState, EngineState]], world: World, waiting: dict[str, str]
+) -> list[Action]:
+    """Its pairs are asked from the start: what they show does not depend on the table, and it is out of service no longer
+    than the slower of the two."""
+    questions = _questions(unproven, world)
+    busy = _busy(engine, world)
+    if busy and not over(world.now, engine.move_since, PATIENCE_S):
+        waiting[engine.id] = busy
+        return questions
+    if not unproven:
+        return [_finish(engine, busy or "it has let go of its work, and nothing is left to verify")]
+    return [Verify(engine.id, busy or "it has let go of its work"), *questions]
 
 
 def _others(engine: EngineState, pairs: list[tuple[EngineState, EngineState]]) -> list[str]:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 from controlplane.common.valkey import UNREACHABLE, connect
 from controlplane.core import names, signing
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 2.0
 TICK_S = 1.0
+LEAVING_TICK_S = 0.05
+"""While an engine is being drained with legs open here: its last one's end is news."""
 WAIT_FIRST_S = 0.2
 WAIT_MAX_S = 5.0
 ANSWER_S = 5.0
@@ -47,7 +50,7 @@ class Link:
         router.directory.eras.on_new.append(self._era_found)
         self._told: RouterFact | None = None
         self._told_at = 0.0
-        self._announced: object = None
+        self._announced: tuple[Any, ...] = ()
         self._peers = router.peers = Peers(router.id, host, outbox.boot)
         self._bad_loads = False
 
@@ -172,38 +175,37 @@ class Link:
         )
 
     async def _tell_facts(self) -> None:
-        """On a new table at once; every second while anything changes; at least every FACT_EVERY_S. Announced is only what
-        something may be decided on."""
+        """What something may be decided on at once, and announced; the rest every second while it changes; all at least
+        every FACT_EVERY_S."""
         while True:
-            fact = self.fact()
-            previous = self._told
-            same = previous is not None and replace(fact, at=previous.at, seq=previous.seq) == previous
-            if not same or time.monotonic() - self._told_at >= names.FACT_EVERY_S - TICK_S / 2:
+            fact, silent_s = self.fact(), time.monotonic() - self._told_at
+            previous, news = self._told, self._news(fact)
+            changed = previous is None or replace(fact, at=previous.at, seq=previous.seq) != previous
+            if news != self._announced or silent_s >= (TICK_S if changed else names.FACT_EVERY_S) - TICK_S / 2:
                 self._router.table_changed.clear()
-                await self._tell(fact)
+                await self._tell(fact, news)
             try:
-                async with asyncio.timeout(TICK_S):
+                async with asyncio.timeout(LEAVING_TICK_S if any(news[-1]) else TICK_S):
                     await self._router.table_changed.wait()
             except TimeoutError:
                 pass
 
-    async def _tell(self, fact: RouterFact) -> None:
+    async def _tell(self, fact: RouterFact, news: tuple[Any, ...]) -> None:
         self._seq += 1
         fact = replace(fact, seq=self._seq)
         pipeline = self._broker.pipeline(transaction=False)
         pipeline.set(names.fact_key("router", self._router.id), signing.seal(self._key, encode(fact)), ex=names.FACT_TTL_S)
-        news = self._news(fact)
         if news != self._announced:
             pipeline.publish(names.FACT_CHANNEL, f"router:{self._router.id}")
         await pipeline.execute()
         self._told, self._told_at, self._announced = fact, time.monotonic(), news
 
-    def _news(self, fact: RouterFact) -> object:
-        """What of a fact is worth a tick of the control loop: not what is open on engines that serve, which changes all the
-        time, but on those that are being drained."""
+    def _news(self, fact: RouterFact) -> tuple[Any, ...]:
+        """What of a fact is worth a tick of the control loop: not how much is open on engines, which changes all the time,
+        but, last, on which of those that are being drained anything still is."""
         serving = {engine.route.id for engine in self._router.directory.engines.values() if engine.route.state == "ready"}
-        leaving = tuple(load for load in fact.loads if load.engine not in serving)
-        return fact.epoch, fact.generation, fact.set_aside, fact.eras, leaving
+        busy = {load.engine for load in fact.loads if load.engine not in serving and (load.in_flight or load.handoffs)}
+        return fact.epoch, fact.generation, fact.set_aside, fact.eras, busy
 
     # --- reservations ---
 

@@ -136,7 +136,7 @@ def test_an_engine_that_hangs_keeps_nobody_waiting_and_fails_in_time(start: Star
     until(lambda: models.Pair.objects.filter(pk=row.pk, state="failed").exists())
     row.refresh_from_db()
     assert row.reason == "the decode leg on e2 was not answered in time"
-    until(lambda: not prober._running)
+    until(lambda: not prober.open)
 
 
 def test_a_row_that_means_other_starts_of_its_engines_is_left_alone(start: Start) -> None:
