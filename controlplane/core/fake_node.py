@@ -51,7 +51,10 @@ class FakeNode:
         if known and known.state not in OVER:
             self.engines[key] = replace(known, spec_generation=command.spec_generation)
             return
-        self.starts += 1
+        gpus = command.spec.ranks[key[1]].gpus
+        held = {gpu for id, fact in self.engines.items() if id != key and fact.state not in OVER for gpu in fact.gpus}
+        refused = sorted(held & set(gpus))
+        self.starts += not refused
         number = max(known.incarnation if known else 0, command.spec.incarnation_floor) + 1
         self.engines[key] = EngineFact(
             id=key[0],
@@ -59,11 +62,12 @@ class FakeNode:
             rank=key[1],
             incarnation=number,
             spec_generation=command.spec_generation,
-            state="starting",
+            state="failed" if refused else "starting",
             kind=command.spec.kind,
+            reason=f"GPU {refused[0]} is held by another engine" if refused else "",
             pid=1000 + self.starts,
             started_at=now,
-            gpus=command.spec.ranks[key[1]].gpus,
+            gpus=gpus,
         )
 
     def _stop(self, key: tuple[str, int], command: Command, known: EngineFact | None) -> None:

@@ -26,6 +26,8 @@ class Moves:
 
     missing: dict[PoolKey, int]
     actions: list[Action] = field(default_factory=list)
+    chosen: set[str] = field(default_factory=set)
+    """Engines that move, now or later."""
     begun: dict[PoolKey, int] = field(default_factory=dict)
 
 
@@ -43,8 +45,9 @@ def _between(scope: Scope, source: PoolState, to: PoolState, moves: Moves) -> No
     for engine in _candidates(scope, source, to):
         if moves.missing[to.key] <= 0 or moves.missing[source.key] >= _no_use(scope, source):
             return
-        if not scope.fits(engine, to):
+        if engine.id in moves.chosen or not scope.fits(engine, to):
             continue
+        moves.chosen.add(engine.id)
         moves.missing[to.key] -= 1
         moves.missing[source.key] += 1
         why = f"pool {to.name} wants {to.desired} engines, pool {source.name} {source.desired}"

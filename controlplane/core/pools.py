@@ -10,7 +10,7 @@ from controlplane.core.moves import Moves, plan_moves
 from controlplane.core.plan import Action, Create, FinishMove, Retire
 from controlplane.core.protocol import ROLES_OF_MODE
 from controlplane.core.rollout import replace_outdated, stays_usable
-from controlplane.core.scope import Scope, comes_up, serving
+from controlplane.core.scope import Scope, serving
 from controlplane.core.world import MAIN, EngineState, PoolState, over
 
 REPLACE_LOST_S = 60.0
@@ -29,7 +29,7 @@ def plan_pools(scope: Scope, flipping: Flipping) -> list[Action]:
     created, lacking = _creates(scope, moves)
     actions += created
     for pool in scope.pools:
-        actions += _surplus(scope, pool, -moves.missing[pool.key], bool(created), lacking)
+        actions += _surplus(scope, pool, moves, len(created), lacking)
     if not actions and not lacking and not scope.flipping:
         actions += replace_outdated(scope)
     return actions
@@ -102,15 +102,15 @@ def _replace_lost(scope: Scope, pool: PoolState) -> list[Action]:
 # --- too many --------------------------------------------------------------------------------------------------------------
 
 
-def _surplus(scope: Scope, pool: PoolState, count: int, created: bool, lacking: list[PoolState]) -> list[Action]:
+def _surplus(scope: Scope, pool: PoolState, moves: Moves, created: int, lacking: list[PoolState]) -> list[Action]:
     """The engines that serve least go first; among serving ones outdated ones, then the newest."""
     order = ("failed", "lost", "planned", "stopped", "stopping", "starting", "verifying", "draining", "ready")
-    members = [each for each in scope.members(pool) if each.id not in scope.places]
+    members = [each for each in scope.members(pool) if each.id not in scope.places and each.id not in moves.chosen]
     outdated = any(each.launch != pool.launch and each.serves for each in members)
-    spare = [each for each in members if not (outdated and each.launch == pool.launch and comes_up(each))]
+    spare = [each for each in members if not (outdated and _takes_over(each, pool))]
     spare.sort(key=lambda each: (order.index(each.state), each.launch == pool.launch, each.moving, -each.number))
     leaving: list[Action] = []
-    for engine in spare[: max(0, count)]:
+    for engine in spare[: max(0, -moves.missing[pool.key])]:
         why = _keeps(scope, pool, engine, created, lacking, len(leaving)) if engine.serves else ""
         if why:
             scope.waiting[pool.name] = f"{engine.id} serves on: {why}"
@@ -119,23 +119,29 @@ def _surplus(scope: Scope, pool: PoolState, count: int, created: bool, lacking: 
     return leaving
 
 
-def _keeps(scope: Scope, pool: PoolState, engine: EngineState, created: bool, lacking: list[PoolState], leaving: int) -> str:
+def _keeps(scope: Scope, pool: PoolState, engine: EngineState, created: int, lacking: list[PoolState], leaving: int) -> str:
     """Why a serving engine that is one too many stays for now."""
     coming = [each for other in scope.pools for each in scope.coming(other)]
     here = serving(scope.members(pool))
     left = len(here) - leaving - 1
     if engine.launch != pool.launch:
-        if any(each.pool == pool.key for each in coming):
-            return "the one in its place starts"
+        if any(_takes_over(each, pool) for each in scope.members(pool)):
+            return "the one in its place does not serve yet"
         if not stays_usable(scope, engine):
             return "no prefill and decode engine of one launch would be left"
     if (created or coming) and not lacking:
         return "other engines of the model start first"
-    if lacking and (_on_their_way_out(scope) + leaving >= max(1, len(here) // 4) or left < scope.floor(pool)):
+    under_way = _on_their_way_out(scope) + len(coming) + created + leaving
+    if lacking and (under_way >= max(1, len(here) // 4) or left < scope.floor(pool)):
         return "one engine after the other makes room for another pool"
     if scope.flipping and pool.arm == MAIN and pool.role in ROLES_OF_MODE[scope.model.mode]:
         return _still_served(scope, pool, engine, left)
     return ""
+
+
+def _takes_over(engine: EngineState, pool: PoolState) -> bool:
+    """It is of the newest launch and does not serve yet: an outdated one serves until it does."""
+    return engine.launch == pool.launch and engine.state not in ("ready", "lost")
 
 
 def _on_their_way_out(scope: Scope) -> int:

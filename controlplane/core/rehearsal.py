@@ -157,7 +157,7 @@ class Rehearsal:
             case FinishMove():
                 self._move(action.engine, "", role=action.role, arm=action.arm, next_role="", next_arm="")
             case AbortMove():
-                self._move(action.engine, "aborted", next_role="", next_arm="")
+                self._move(action.engine, "aborted", next_role="", next_arm="", reason=action.reason)
             case Probe():
                 self._prove(action)
             case Flip():

@@ -7,6 +7,7 @@ allows.
 
 from __future__ import annotations
 
+from controlplane.core.observe import MAX_FAILURES
 from controlplane.core.plan import Action, Create, Retire
 from controlplane.core.protocol import ROLES_OF_MODE
 from controlplane.core.scope import Scope, comes_up, serving
@@ -19,6 +20,10 @@ def replace_outdated(scope: Scope) -> list[Action]:
     idle = [each for engines in outdated.values() for each in engines if not each.serves and each.state != "lost"]
     if idle:
         return [Retire(each.id, "it is of an outdated launch and serves nobody") for each in idle if not each.held]
+    broken = next((each for pool in scope.pools for each in scope.members(pool) if _given_up(each, pool)), None)
+    if broken is not None and any(outdated.values()):
+        scope.waiting[scope.model.name] = f"{broken.id} of the newest launch does not start: {broken.reason}"
+        return []
     engines = scope.world.of_model.get(scope.model.name, ())
     if any(comes_up(each) or each.moving or (not each.wanted and each.holds_gpus) for each in engines):
         return []
@@ -32,6 +37,10 @@ def replace_outdated(scope: Scope) -> list[Action]:
 
 def _outdated(scope: Scope, pool: PoolState) -> list[EngineState]:
     return [engine for engine in scope.members(pool) if engine.launch != pool.launch]
+
+
+def _given_up(engine: EngineState, pool: PoolState) -> bool:
+    return engine.launch == pool.launch and engine.state == "failed" and engine.failures >= MAX_FAILURES
 
 
 def _renewed(scope: Scope, pool: PoolState) -> float:

@@ -112,7 +112,7 @@ class EngineState:
     @property
     def moving(self) -> bool:
         """It is on its way into another pool and takes no new work."""
-        return self.move_phase in ("leaving", "verifying")
+        return self.wanted and self.move_phase in ("leaving", "verifying")
 
     @property
     def serves(self) -> bool:

@@ -1,168 +1,84 @@
-"""Whatever happens to nodes, routers and pools: once it stops happening, the fleet becomes what is desired, and no engine is
-ever stopped with work in it."""
+"""Whatever happens to nodes, routers, clocks and messages while pools, modes, arms and launches change: the invariants of
+tests.unit.fleet_rig hold at every action, no engine is stopped with work in it, and once it stops happening every operation
+ends and the fleet becomes what is desired."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from controlplane.core.fake_node import FakeNode
-from controlplane.core.lifecycle import ENGINE, move
-from controlplane.core.observe import judge_nodes, observe_engine
-from controlplane.core.plan import Create, Halt, Plan, Release, Restart, Retire, Send
-from controlplane.core.protocol import AgentFact, Command, EngineSpec, ModelRoute, Rank, RouterFact
-from controlplane.core.reconcile import reconcile
-from controlplane.core.table import build_table
-from controlplane.core.world import DrainMark, EngineState, GpuState, NodeState, PoolState, Sent, World
+from controlplane.core.plan import Plan
+from controlplane.core.protocol import ROLES_OF_MODE, Mode
+from tests.unit.fleet_rig import NODES, ROLES, Rig
 
-NODES = tuple(f"n{i}" for i in range(4))
-ROLES = ("prefill", "decode")
-
-
-@dataclass
-class Rig:
-    """Rows, fake nodes and one router in memory; applies plans as control.apply does, one tick a second."""
-
-    now: float = 1000.0
-    nodes: dict[str, FakeNode] = field(default_factory=lambda: {name: FakeNode(name, gpu_count=4) for name in NODES})
-    silent: set[str] = field(default_factory=set)
-    lost: set[str] = field(default_factory=set)
-    pools: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 1))
-    engines: dict[str, EngineState] = field(default_factory=dict)
-    number: int = 0
-    generation: int = 1
-    listed: dict[str, str] = field(default_factory=dict)
-    router_follows: bool = True
-    router_generation: int = 1
-    router_listed: dict[str, str] = field(default_factory=dict)
-    drains: dict[str, DrainMark] = field(default_factory=dict)
-    sent: dict[Sent, float] = field(default_factory=dict)
-    lose_commands: bool = False
-    plan: Plan = field(default_factory=Plan)
-
-    def world(self) -> World:
-        taken = {uuid: engine.id for engine in self.engines.values() for rank in engine.ranks for uuid in rank.gpus}
-        return World(
-            self.now,
-            0.0,
-            models=(ModelRoute("m", "disaggregated"),),
-            pools=tuple(PoolState("m", role, size, tensor_parallel=2) for role, size in self.pools.items()),
-            nodes=tuple(
-                NodeState(
-                    name, lost=name in self.lost, seen_at=1.0, fact=None if name in self.silent else node.fact(self.now)
-                )
-                for name, node in self.nodes.items()
-            ),
-            gpus=tuple(
-                GpuState(gpu.uuid, name, gpu.index, gpu.kind, taken.get(gpu.uuid, ""))
-                for name, node in self.nodes.items()
-                for gpu in node.gpus
-            ),
-            engines=tuple(self.engines.values()),
-            routers=(RouterFact("r1", "b", 1, self.now, 0, self.router_generation),),
-            stamp=(0, self.generation),
-            serving_in_table=frozenset(id for id, state in self.listed.items() if state == "ready"),
-            drains=self.drains,
-            sent={key: at for key, at in self.sent.items() if self.now - at <= 5},
-        )
-
-    def fact(self, node: FakeNode) -> AgentFact | None:
-        return None if node.name in self.silent else node.fact(self.now)
-
-    def tick(self) -> None:
-        self.now += 1
-        for node in self.nodes.values():
-            node.step(self.now)
-        world = self.world()
-        self.lost = {name for name, (lost, _) in judge_nodes(world).items() if lost}
-        world = self.world()
-        self.engines = {engine.id: observe_engine(engine, world) for engine in world.engines}
-        self.plan = reconcile(self.world())
-        self.drains = dict(self.plan.drains)
-        for action in self.plan.actions:
-            self.apply(action)
-        table, _ = build_table((ModelRoute("m", "disaggregated"),), self.engines.values(), {}, (0, 1))
-        listed = {engine.id: engine.state for engine in table.models[0].engines}
-        if listed != self.listed:
-            self.listed = listed
-            self.generation += 1
-        if self.router_follows:
-            self.router_generation, self.router_listed = self.generation, self.listed
-
-    def apply(self, action: object) -> None:
-        match action:
-            case Create():
-                self.number += 1
-                id = f"e-{self.number}"
-                ranks = (Rank(action.placement.node, action.placement.gpus),)
-                made = EngineState(id, "m", action.role, self.number, ranks, tensor_parallel=2, state_since=self.now)
-                self.engines[id] = made
-            case Retire():
-                self.change(action.engine, wanted=False)
-            case Restart():
-                engine = self.engines[action.engine]
-                state = move(ENGINE, engine.state, "starting")
-                self.change(engine.id, state=state, state_since=self.now, spec_generation=engine.spec_generation + 1)
-            case Halt():
-                engine = self.engines[action.engine]
-                if engine.id in self.running():
-                    assert self.router_listed.get(engine.id) != "ready", "a router could still choose it"
-                self.change(engine.id, state=move(ENGINE, engine.state, action.state), state_since=self.now)
-            case Release():
-                engine = self.engines[action.engine]
-                self.change(engine.id, ranks=tuple(Rank(rank.node, ()) for rank in engine.ranks))
-            case Send():
-                self.send(action)
-
-    def change(self, id: str, **changes: object) -> None:
-        self.engines[id] = replace(self.engines[id], **changes)  # type: ignore[arg-type]
-
-    def send(self, action: Send) -> None:
-        self.sent[Sent(action.engine, action.verb, action.generation, action.rank)] = self.now
-        if self.lose_commands:
-            return
-        node = self.nodes[action.node]
-        fact = node.engines.get((action.engine, action.rank))
-        if action.verb == "stop" and fact and fact.state in ("ready", "draining"):
-            assert not fact.running, f"{action.engine} was stopped with work in it: {action.reason}"
-        spec = None
-        if action.verb == "start":
-            row = self.engines[action.engine]
-            spec = EngineSpec(row.id, "m", "s", "nixl", row.ranks, "simulated", row.spec_generation, row.incarnation)
-        node.obey(Command(action.node, action.verb, self.now, action.engine, action.generation, action.rank, spec), self.now)
-
-    def running(self) -> list[str]:
-        return [
-            key[0]
-            for node in self.nodes.values()
-            for key, fact in node.engines.items()
-            if fact.state in ("ready", "draining")
-        ]
+MODES: tuple[Mode, ...] = ("monolithic", "disaggregated", "conditional")
+SIZE = st.integers(1, 3)
 
 
 class Fleet(RuleBasedStateMachine):
-    @initialize()
-    def begin(self) -> None:
-        self.rig = Rig()
-        self.time_passes(4)
+    @initialize(mode=st.sampled_from(MODES), first=SIZE, second=SIZE, mixed=st.sampled_from(("v1", "v1", "whole")))
+    def begin(self, mode: Mode, first: int, second: int, mixed: str) -> None:
+        sizes = dict(zip(((role, "main") for role in ROLES_OF_MODE[mode]), (first, second), strict=False))
+        self.rig = Rig(mode, sizes, mixed=mixed)
+        self.rig.tick(6)
+
+    # --- what operators ask for ------------------------------------------------------------------------------------------
 
     @rule(count=st.integers(1, 12))
     def time_passes(self, count: int) -> None:
-        for _ in range(count):
-            self.rig.tick()
+        self.rig.tick(count)
 
-    @rule(role=st.sampled_from(ROLES), size=st.integers(0, 3))
-    def a_pool_is_scaled(self, role: str, size: int) -> None:
-        self.rig.pools[role] = size
+    @precondition(lambda self: not self.rig.busy)
+    @rule(first=SIZE, second=SIZE)
+    def pools_are_rebalanced(self, first: int, second: int) -> None:
+        roles = ((role, "main") for role in ROLES_OF_MODE[self.rig.target.mode])
+        self.rig.change("rebalance", sizes=dict(zip(roles, (first, second), strict=False)))
+
+    @precondition(lambda self: not self.rig.busy and not self._arm())
+    @rule(mode=st.sampled_from(MODES), first=SIZE, second=SIZE)
+    def the_mode_is_changed(self, mode: Mode, first: int, second: int) -> None:
+        sizes = {(role, "main"): 0 for role in ROLES}
+        sizes |= dict(zip(((role, "main") for role in ROLES_OF_MODE[mode]), (first, second), strict=False))
+        self.rig.change("set_mode", mode=mode, sizes=sizes)
+
+    @precondition(lambda self: not self.rig.busy and not self._arm())
+    @rule(mode=st.sampled_from(MODES))
+    def a_canary_begins(self, mode: Mode) -> None:
+        self.rig.change("set_canary", sizes={(role, "canary"): 1 for role in ROLES_OF_MODE[mode]})
+
+    @precondition(lambda self: not self.rig.busy and self._arm())
+    @rule()
+    def the_canary_ends(self) -> None:
+        self.rig.change("end_canary", sizes={(role, "canary"): 0 for role in ROLES})
+
+    @precondition(lambda self: not self.rig.busy)
+    @rule(launch=st.sampled_from(("v1", "v2")))
+    def a_launch_is_rolled_out(self, launch: str) -> None:
+        self.rig.change("roll_out", launch=launch)
+
+    @precondition(lambda self: self.rig.operation and self.rig.operation.state in ("pending", "running"))
+    @rule()
+    def the_operation_is_paused(self) -> None:
+        self.rig.paused(True)
+
+    @precondition(lambda self: self.rig.operation and self.rig.operation.state == "paused")
+    @rule()
+    def the_operation_is_resumed(self) -> None:
+        self.rig.paused(False)
+
+    @precondition(lambda self: self.rig.operation and self.rig.operation.state in ("running", "paused"))
+    @rule()
+    def the_operation_is_cancelled(self) -> None:
+        self.rig.cancel()
+
+    # --- what happens to the fleet ---------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.rig.running())
     @rule(data=st.data())
     def an_engine_crashes(self, data: st.DataObject) -> None:
         engine = data.draw(st.sampled_from(self.rig.running()))
-        for node in self.rig.nodes.values():
+        for node in self.rig.fleet.values():
             node.crash(engine)
 
     @precondition(lambda self: self.rig.running())
@@ -171,7 +87,7 @@ class Fleet(RuleBasedStateMachine):
         engine = data.draw(st.sampled_from(self.rig.running()))
         if running and self.rig.router_listed.get(engine) != "ready":
             return  # the router sends it nothing
-        for node in self.rig.nodes.values():
+        for node in self.rig.fleet.values():
             node.work(engine, running)
 
     @rule(name=st.sampled_from(NODES))
@@ -180,50 +96,72 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NODES))
     def a_node_loses_its_engines_and_its_memory(self, name: str) -> None:
-        self.rig.nodes[name].engines.clear()
+        self.rig.fleet[name].engines.clear()
 
     @rule()
     def the_router_hangs_or_follows_again(self) -> None:
         self.rig.router_follows = not self.rig.router_follows
 
     @rule()
-    def the_broker_loses_commands_or_not(self) -> None:
-        self.rig.lose_commands = not self.rig.lose_commands
+    def the_broker_loses_messages_or_not(self) -> None:
+        self.rig.lose_messages = not self.rig.lose_messages
+
+    @precondition(lambda self: self.rig.old_commands)
+    @rule(data=st.data())
+    def an_old_command_comes_again(self, data: st.DataObject) -> None:
+        command = data.draw(st.sampled_from(self.rig.old_commands))
+        if command.verb == "start" or command.engine not in self._with_work():
+            self.rig.fleet[command.node].obey(command, self.rig.now)
 
     @rule()
     def control_is_killed_and_started_again(self) -> None:
-        self.rig.drains, self.rig.sent = {}, {}
+        self.rig.forget()
 
     @rule(name=st.sampled_from(NODES), broken=st.booleans())
     def a_node_breaks_or_is_mended(self, name: str, broken: bool) -> None:
-        self.rig.nodes[name].broken = broken
+        self.rig.fleet[name].broken = broken
 
-    @invariant()
-    def no_gpu_is_held_twice(self) -> None:
-        held = [uuid for engine in self.rig.engines.values() for rank in engine.ranks for uuid in rank.gpus]
-        assert len(held) == len(set(held))
+    @rule()
+    def kv_moves_no_more_or_again(self) -> None:
+        self.rig.kv_moves = not self.rig.kv_moves
+
+    @rule(step_s=st.sampled_from((-5.0, 5.0)))
+    def the_clock_jumps(self, step_s: float) -> None:
+        self.rig.now += step_s
+
+    # --- the end ---------------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> bool:
+        return any(size for (_, arm), size in self.rig.sizes().items() if arm == "canary")
+
+    def _with_work(self) -> set[str]:
+        return {key[0] for node in self.rig.fleet.values() for key, fact in node.engines.items() if fact.running}
 
     def teardown(self) -> None:
         if not hasattr(self, "rig"):
             return
         rig = self.rig
-        rig.silent, rig.lose_commands, rig.router_follows = set(), False, True
-        for node in rig.nodes.values():
+        rig.silent, rig.lose_messages, rig.router_follows, rig.kv_moves = set(), False, True, True
+        for node in rig.fleet.values():
             node.broken = False
-            for id, _ in list(node.engines):
-                node.work(id, 0)
-        for id, engine in rig.engines.items():
-            if engine.state == "failed":
-                rig.change(id, failures=0, retry_at=None)  # an operator says: try again
-        for _ in range(150):
-            rig.tick()
+            for engine, _ in list(node.engines):
+                node.work(engine, 0)
+        if rig.operation and rig.operation.state == "paused":
+            rig.paused(False)
+        for _ in range(10):
+            rig.try_failed_ones_again()
+            rig.tick(60)
+            if rig.plan == Plan() and not rig.busy:
+                break
+        assert not rig.busy, (rig.operation, rig.plan)
         assert rig.plan == Plan(), rig.plan
-        for role, size in rig.pools.items():
-            ready = [e for e in rig.engines.values() if (e.role, e.state, e.wanted) == (role, "ready", True)]
-            assert len(ready) == size
+        assert rig.served == rig.target.mode
+        for pool in rig.world.pools:
+            ready = [each for each in rig.world.members.get(pool.key, ()) if each.serves and each.launch == pool.launch]
+            assert len(ready) == pool.desired, pool
         assert sorted(rig.running()) == sorted(id for id, state in rig.listed.items() if state == "ready")
-        assert all(not e.holds_gpus for e in rig.engines.values() if not e.wanted)
+        assert all(not engine.holds_gpus for engine in rig.world.engines if not engine.wanted)
 
 
 def test_the_fleet_becomes_what_is_desired() -> None:
-    run_state_machine_as_test(Fleet, settings=settings(max_examples=100, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(Fleet, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
