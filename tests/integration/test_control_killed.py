@@ -1,5 +1,5 @@
 """A control loop that dies before any one of its writes, to PostgreSQL, Valkey or an agent's queue, while it carries out an
-operation: the next one carries it on. A sample; TWINPOOL_EVERY_WRITE=1 tries all."""
+operation: the next one carries it on. A sample; PROOF_EVERY_WRITE=1 tries all."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.integration.control_kit import FakeFleet, new_loop, until
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 ANN = Actor("ann", "operator")
 LLAMA, QWEN = "llama-3.1-70b", "qwen3-8b"
-EVERY = bool(os.environ.get("TWINPOOL_EVERY_WRITE"))
-SEED = int(os.environ.get("TWINPOOL_PROOF_SEED", "1"))
+EVERY = bool(os.environ.get("PROOF_EVERY_WRITE"))
+SEED = int(os.environ.get("PROOF_SEED", "1"))
 WRITES = ("INSERT", "UPDATE", "DELETE")
 VALKEY_WRITES = ("SET", "PUBLISH")
 
