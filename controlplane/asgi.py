@@ -17,6 +17,8 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import OriginValidator, WebsocketDenier
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import request_finished
+from django.db import connections
 from django.urls import path, re_path
 
 from controlplane.api.gate import Gate
@@ -31,6 +33,14 @@ if not settings.SECRET_KEY_FILE.is_file():
         f"There is no secret to sign sessions with in {settings.SECRET_KEY_FILE}: set TWINPOOL_DJANGO_SECRET_FILE to a file "
         "with at least 50 random characters, or TWINPOOL_STATE to the folder that `manage.py up` made."
     )
+
+
+def _close_connections(**_: Any) -> None:
+    """Each request has a thread of its own here: a connection that stayed open would never be used again."""
+    connections.close_all()
+
+
+request_finished.connect(_close_connections)
 
 live_view: Any = live  # Django's types know no ASGI applications behind a path
 nowhere_view: Any = nowhere

@@ -44,6 +44,11 @@ class CanaryBody(Strict):
     reason = Reason()
 
 
+class CanaryChangeBody(Strict):
+    guardrails = GuardrailsBody(help_text="Those that are not named stay.")
+    reason = Reason()
+
+
 class PromoteBody(Strict):
     fully = Flag(default=False, help_text="At once, without the steps that are left.")
     reason = Reason()

@@ -134,7 +134,8 @@ def _fields(detail: Any, at: str = "") -> Iterator[dict[str, str]]:
     """REST framework's nested errors as a flat list: `pools[1].engines`."""
     if isinstance(detail, Mapping):
         for name, inner in detail.items():
-            here = at if name == "non_field_errors" else f"{at}.{name}" if at else str(name)
+            inside = f"[{name}]" if isinstance(name, int) else f".{name}" if at else str(name)
+            here = at if name == "non_field_errors" else f"{at}{inside}"
             yield from _fields(inner, here)
     elif isinstance(detail, list | tuple):
         for index, inner in enumerate(detail):

@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api import openapi
-from controlplane.api.bodies_canary import CanaryBody, PromoteBody
+from controlplane.api.bodies_canary import CanaryBody, CanaryChangeBody, PromoteBody
 from controlplane.api.documents import CanaryDocument
 from controlplane.api.resource import Resource, carry_out_on_model
 from controlplane.api.selectors import newest_canary
@@ -31,6 +31,11 @@ class ModelCanary(Resource):
     def put(self, request: Request, name: str) -> Response:
         """Try another mode on a part of the sessions."""
         return carry_out_on_model(request, actions.set_canary, name, **read_body(request, CanaryBody))
+
+    @openapi.change("update_canary", TAG, CanaryChangeBody, model=True)
+    def patch(self, request: Request, name: str) -> Response:
+        """Give the running canary other guardrails."""
+        return carry_out_on_model(request, actions.update_canary, name, **read_body(request, CanaryChangeBody))
 
     @openapi.change("end_canary", TAG, model=True)
     def delete(self, request: Request, name: str) -> Response:

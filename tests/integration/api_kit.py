@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+from functools import cache
 from typing import Any
 
 import httpx
@@ -14,22 +16,37 @@ from controlplane.control.actor import Actor
 from controlplane.control.newmodel import NewModel, NewPool
 from controlplane.fleet import models
 from controlplane.physics.catalog import CONFIGS
+from controlplane.stack.ports import free_port
+from tests.console_web import Web
 
 ROOT = Actor("root", "admin")
 CONFIG = json.loads((CONFIGS / "qwen3-8b.json").read_text())
 ROLES = ("viewer", "owner", "operator", "admin")
 
 
+@cache
+def shared_web() -> Web:
+    """One server for all tests that leave it as it is, with limits that none of them reaches."""
+    web = Web(free_port(), {"TWINPOOL_API_CHANGES_PER_MINUTE": "100000", "TWINPOOL_API_READS_PER_MINUTE": "100000"})
+    web.start()
+    atexit.register(web.stop)
+    return web
+
+
 class Client(httpx.Client):
-    """Of one user, by token."""
+    """Of one user, by token. Addresses that do not start with a slash are those of the API."""
 
     def __init__(self, url: str, token: str) -> None:
-        super().__init__(base_url=f"{url}/api/v1/", headers={"authorization": f"Bearer {token}"}, timeout=60)
+        super().__init__(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=60)
+
+    def request(self, method: str, url: Any, **options: Any) -> httpx.Response:
+        inside = isinstance(url, str) and not url.startswith("/")
+        return super().request(method, f"/api/v1/{url}" if inside else url, **options)
 
 
 def token_of(role: str) -> str:
     """Of a new user with this role; an owner's team is `search`."""
-    user = User.objects.create_user(role, password="correct-horse-battery")
+    user = User.objects.create_user(role)
     user.groups.add(Group.objects.get_or_create(name=role)[0])
     if role == "owner":
         models.Team.objects.get_or_create(name="search")[0].members.add(user)

@@ -11,19 +11,15 @@ import pytest
 from django.utils import timezone
 
 from controlplane.fleet import models
-from controlplane.stack.ports import free_port
 from tests.console_web import Web
-from tests.integration.api_kit import CONFIG, Client, one_model, problem, token_of
+from tests.integration.api_kit import CONFIG, Client, one_model, problem, shared_web, token_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(scope="module")
-def web(valkey_url: str, django_db_setup: None) -> Iterator[Web]:
-    web = Web(free_port(), {"TWINPOOL_API_CHANGES_PER_MINUTE": "100000", "TWINPOOL_API_READS_PER_MINUTE": "100000"})
-    web.start()
-    yield web
-    web.stop()
+def web(valkey_url: str, django_db_setup: None) -> Web:
+    return shared_web()
 
 
 @pytest.fixture
@@ -111,6 +107,8 @@ def test_a_canary_is_begun_promoted_and_ended(operator: Client) -> None:
     assert (found["mode"], found["state"], found["steps"]) == ("monolithic", "running", [0.5])
     assert found["guardrails"]["min_sessions"] == 50
     end_operations()
+    accepted(operator.patch("models/m/canary", json={"guardrails": {"max_failed": 0.05}}), "update_canary")
+    assert operator.get("models/m/canary").json()["guardrails"] == {"min_sessions": 50, "max_failed": 0.05}
     accepted(operator.post("models/m/canary/promote", json={}), "promote_canary")
     end_operations()
     accepted(operator.delete("models/m/canary"), "end_canary")
@@ -207,9 +205,7 @@ def test_a_stale_page_gets_412_and_changes_nothing(operator: Client) -> None:
     back, until = {"pools": {"prefill": 2, "decode": 2}}, {"until": "2027-06-01T00:00Z"}
     for stale in (read, '"x"', f"W/{operator.get('models/m').headers['etag']}", '"999-1"', '"1-1", "x"'):
         problem(operator.post("models/m/rebalance", json=back, headers={"if-match": stale}), 412, "stale")
-        problem(
-            operator.put("models/m/freeze", json={"until": "2027-06-01T00:00Z"}, headers={"if-match": stale}), 412, "stale"
-        )
+        problem(operator.put("models/m/freeze", json=until, headers={"if-match": stale}), 412, "stale")
     assert models.Operation.objects.filter(verb="rebalance").count() == 1
     problem(operator.post("models/m/rebalance", json=back, headers={"if-match": "7"}), 400, "malformed")
     now = operator.get("models/m").headers["etag"]
@@ -219,8 +215,8 @@ def test_a_stale_page_gets_412_and_changes_nothing(operator: Client) -> None:
     end_operations()
     problem(operator.put("engines/m-1/drain", json={}, headers={"if-match": now}), 412, "stale")
     operation = operator.get(f"operations/{models.Operation.objects.latest('pk').pk}")
-    problem(operator.post(f"{operation.url}/rollback", json={}, headers={"if-match": '"x"'}), 412, "stale")
-    undo = operator.post(f"{operation.url}/rollback", json={}, headers={"if-match": operation.headers["etag"]})
+    problem(operator.post(f"{operation.url.path}/rollback", json={}, headers={"if-match": '"x"'}), 412, "stale")
+    undo = operator.post(f"{operation.url.path}/rollback", json={}, headers={"if-match": operation.headers["etag"]})
     accepted(undo, "rollback")
 
 
@@ -241,9 +237,9 @@ def test_of_two_operators_at_once_one_wins_and_the_other_hears_of_it(web: Web, o
 
     def press(sizes: dict[str, int]) -> None:
         with httpx.Client(base_url=operator.base_url, headers=operator.headers, timeout=60) as client:
-            client.get("models/m")
+            client.get("/healthz")
             gate.wait()
-            answers.append(client.post("models/m/rebalance", json={"pools": sizes}))
+            answers.append(client.post("/api/v1/models/m/rebalance", json={"pools": sizes}))
 
     pressing = [
         threading.Thread(target=press, args=(each,)) for each in ({"prefill": 1, "decode": 3}, {"prefill": 3, "decode": 1})

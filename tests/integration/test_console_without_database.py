@@ -39,3 +39,11 @@ def test_signing_in_says_the_same_and_shows_nothing_of_the_server(web: Web) -> N
     assert answer.status_code == 503
     assert "secret-word" not in answer.text
     assert "127.0.0.1:1" not in answer.text
+
+
+def test_the_api_says_so_in_its_own_language(web: Web) -> None:
+    answer = httpx.get(f"{web.url}/api/v1/models", headers={"authorization": "Bearer tp-" + "0" * 64})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["kind"] == "unavailable"
+    assert "127.0.0.1:1" not in answer.text

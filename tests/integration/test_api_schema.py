@@ -1,0 +1,131 @@
+"""What the API says of itself, in OpenAPI and in docs/api.md, is what it does."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from jsonschema import Draft202012Validator
+
+from controlplane.api import documents, selectors
+from controlplane.control.actor import VERBS
+from controlplane.fleet import models
+from tests.console_web import Web
+from tests.integration.api_kit import Client, one_model, shared_web, token_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+DOCS = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+@pytest.fixture(scope="module")
+def web(valkey_url: str, django_db_setup: None) -> Web:
+    return shared_web()
+
+
+def test_the_description_is_valid_and_complete() -> None:
+    command = [sys.executable, "-m", "django", "spectacular", "--validate", "--fail-on-warn", "--format", "openapi-json"]
+    done = subprocess.run([*command, "--settings", "controlplane.settings"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    description = json.loads(done.stdout)
+    assert description["openapi"].startswith("3.1")
+    found = {each["operationId"] for path in description["paths"].values() for each in path.values()}
+    steering = {"cancel", "pause", "resume", "rollback"}
+    elsewhere = {"exchange_roles", "remove_model", "set_owner", "add_key", "revoke_key", "steer_canary", "set_guardrails"}
+    missing = {verb for verb in VERBS if verb not in found and f"{verb}_operation" not in found} - elsewhere
+    assert not missing, "verbs without an address"
+    assert {f"{verb}_operation" for verb in steering} <= found
+    for path, methods in description["paths"].items():
+        for method, each in methods.items():
+            statuses = set(each["responses"])
+            assert {"400", "401", "403", "404", "429", "503"} <= statuses, (path, method)
+            if method != "get":
+                assert {"202", "409", "412", "413", "415", "422"} <= statuses, (path, method)
+
+
+def test_answers_have_the_form_that_the_description_gives(web: Web) -> None:
+    one_model()
+    with Client(web.url, token_of("operator")) as client:
+        description = client.get("/api/schema/").json()
+        assert b"openapi:" in client.get("/api/schema/", headers={"accept": "application/vnd.oai.openapi"}).content
+        operation = client.post("models/m/rebalance", json={"pools": {"prefill": 1, "decode": 3}}).json()["id"]
+        reads = ("models", "pools", "engines", "gpus", "nodes", "operations", "models/m", "models/m/mode", "engines/m-1")
+        for address in (*reads, "nodes/n1", "models/m/pools/decode", f"operations/{operation}"):
+            template = re.sub(r"^models/m", "models/{name}", address).replace("nodes/n1", "nodes/{name}")
+            template = template.replace("engines/m-1", "engines/{engine}").replace("pools/decode", "pools/{role}")
+            template = re.sub(r"operations/\d+", "operations/{operation}", template)
+            answer = client.get(address)
+            responses = description["paths"][f"/api/v1/{template}"]["get"]["responses"]
+            _validate(description, responses["200"]["content"]["application/json"]["schema"], answer.json())
+        refused = client.post("models/m/rebalance", json={"pools": {"prefill": 2}})
+        _validate(description, {"$ref": "#/components/schemas/ProblemDocument"}, refused.json())
+
+
+def _validate(description: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
+    whole = {**schema, "components": description["components"]}
+    assert not [f"{error.json_path}: {error.message}" for error in Draft202012Validator(whole).iter_errors(value)]
+
+
+def test_a_page_takes_as_many_queries_for_one_row_as_for_many() -> None:
+    one_model("a", prefill=1, decode=0)
+    shows: list[tuple[Any, Any, int]] = [
+        (selectors.all_models, documents.ModelDocument, 2),
+        (selectors.all_engines, documents.EngineDocument, 3),
+        (selectors.all_gpus, documents.GpuDocument, 1),
+        (selectors.all_nodes, documents.NodeDocument, 1),
+        (selectors.all_operations, documents.OperationSummary, 1),
+        (selectors.operations_with_steps, documents.OperationDocument, 2),
+    ]
+    for name in "bc":
+        for rows, document, queries in shows:
+            with CaptureQueriesContext(connection) as counted:
+                assert document(rows(), many=True).data
+            assert len(counted) == queries, document
+        with CaptureQueriesContext(connection) as counted:
+            pools = list(selectors.all_pools())
+            selectors.count_states(pools)
+            assert documents.PoolDocument(pools, many=True).data
+        assert len(counted) == 2
+        one_model(name, prefill=2, decode=1)
+        models.Node.objects.create(name=f"n-{name}")
+
+
+def test_the_examples_of_the_documentation_do_what_it_says(web: Web, tmp_path: Path) -> None:
+    one_model("llama-70b")
+    blocks = re.findall(r"^```(bash|json)\n(.*?)^```$", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+    environment = {"TWINPOOL": web.url, "TOKEN": token_of("operator"), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    told = ""
+    for kind, text in blocks:
+        if kind == "bash":
+            told = _run("set -eu\n" + text, environment, tmp_path)
+        else:
+            _compare(json.loads(text), json.loads(told), "")
+    assert sum(kind == "bash" for kind, _ in blocks) >= 8
+
+
+def _run(script: str, environment: dict[str, str], folder: Path) -> str:
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, (script, done.stderr)
+    return done.stdout
+
+
+def _compare(example: Any, found: Any, at: str) -> None:
+    """All that the example has is found; what it leaves out may be anything."""
+    if isinstance(example, dict):
+        for name, value in example.items():
+            assert name in found, f"{at}.{name} is not in the answer"
+            _compare(value, found[name], f"{at}.{name}")
+    elif isinstance(example, list):
+        assert len(example) == len(found), at
+        for index, value in enumerate(example):
+            _compare(value, found[index], f"{at}[{index}]")
+    else:
+        assert example == found, at
