@@ -40,7 +40,7 @@ def begin_flip(scope: Scope) -> Flipping:
     if scope.target.mode == scope.model.mode or scope.target.paused:
         return Flipping()
     found = flip(scope)
-    scope.places, scope.flipping = found.places, True
+    scope.places, scope.flipping = found.places, ROLES_OF_MODE[scope.target.mode] != ROLES_OF_MODE[scope.model.mode]
     if found.waits_for:
         scope.waiting[scope.model.name] = f"mode {scope.target.mode}: {found.waits_for}"
     return found

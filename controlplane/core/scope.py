@@ -13,8 +13,8 @@ from controlplane.core.world import EngineState, PoolKey, PoolState, Target, Wor
 
 @dataclass
 class Scope:
-    """`waiting` and `room` are shared by the whole plan. `places`: engines that change pools with a pending change of the
-    mode, which counts them there already."""
+    """`waiting` and `room` are shared by the whole plan. `flipping`: a change to a mode of other pools is pending; `places`:
+    engines that change pools with it, which counts them there already."""
 
     world: World
     model: ModelRoute

@@ -132,6 +132,15 @@ def test_a_mode_changes_back_at_once() -> None:
     assert (roles(rig), starts(rig)) == ({"mixed": 4}, 4)
 
 
+def test_between_modes_of_the_same_pools_engines_move_and_none_is_started() -> None:
+    rig = Rig(sizes=PD)
+    settled(rig)
+    rig.change("set_mode", mode="conditional", sizes={("prefill", "main"): 1, ("decode", "main"): 3})
+    settled(rig)
+    assert roles(rig) == {"prefill": 1, "decode": 3}
+    assert (starts(rig), rig.table.models[0].mode) == (4, "conditional")
+
+
 def test_a_mode_whose_pairs_move_no_kv_is_not_served() -> None:
     rig = Rig("monolithic", {("mixed", "main"): 4})
     settled(rig)
