@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import orjson
@@ -72,6 +73,9 @@ class Charge:
     tokens: int = 0
 
 
+NOTHING = Charge()
+
+
 class Quotas:
     """The limits of all teams, as this router applies them."""
 
@@ -94,7 +98,7 @@ class Quotas:
     def charge(self, key: KeyEntry | None, tokens: int) -> Charge:
         """Counts a request of about `tokens` prompt tokens, or refuses it uncounted."""
         if key is None or not key.has_limits or key.team not in self._teams:
-            return Charge()
+            return NOTHING
         now_s, cells = _now_s(), self._book.own(key.team)
         limits = (self._share(key.requests_per_minute), self._share(key.tokens_per_minute))
         ratelimit.advance(cells, now_s)
@@ -186,7 +190,12 @@ def team_salt(key: KeyEntry | None, data: Mapping[str, Any]) -> str | None:
     salt = data.get("cache_salt")
     if salt is not None and (type(salt) is not str or not salt):
         raise bad_request("`cache_salt` must be a string that is not empty.", param="cache_salt")
-    both = orjson.dumps([key.team] if salt is None else [key.team, salt]).decode()
+    return _salt_of(key.team, salt)
+
+
+@lru_cache(maxsize=1024)
+def _salt_of(team: str, salt: str | None) -> str:
+    both = orjson.dumps([team] if salt is None else [team, salt]).decode()
     if len(both) <= MAX_SALT and _NO_SALT.isdisjoint(both):
         return both
     return hashlib.sha256(both.encode()).hexdigest()

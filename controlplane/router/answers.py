@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from controlplane.router.errors import STATUS_TEXT, ApiError
 JSON = b"application/json"
 
 
+@lru_cache(maxsize=4096)
 def route(path: Path, reason: Reason, prefill: str = "", decode: str = "") -> bytes:
     """The value of x-twinpool-route: `<path>; prefill=<id>; decode=<id>; reason=<code>`, `-` where there is no engine."""
     return f"{path}; prefill={prefill or '-'}; decode={decode or '-'}; reason={reason}".encode()
@@ -57,10 +59,10 @@ def head(
     )
 
 
-def is_sound(body: bytes) -> bool:
-    """Whether a whole answer with status 200 to a generation is all there and no failure in disguise."""
+def sound(body: bytes) -> dict[str, Any] | None:
+    """A whole answer with status 200 to a generation, read; None if it is not all there or a failure in disguise."""
     document = _object(body)
-    return document is not None and not sse.gave_up(document)
+    return None if document is None or sse.gave_up(document) else document
 
 
 def refusal(status: int, body: bytes) -> bytes:

@@ -17,9 +17,11 @@ from controlplane.router.admission import OwnBook, Quotas
 from controlplane.router.budget import RetryBudget
 from controlplane.router.client import ClientConnection
 from controlplane.router.counters import Counters
+from controlplane.router.courses import Course
 from controlplane.router.engines import Directory, Engine
 from controlplane.router.errors import ApiError
 from controlplane.router.exchange import Exchange
+from controlplane.router.gathering import Gathering
 from controlplane.router.ledger import Ledger
 from controlplane.router.limits import Limits
 from controlplane.router.paths import ENDPOINTS, Endpoint, normalise, query_value
@@ -76,6 +78,7 @@ class Router:
         self.counters = Counters()
         self.retries = RetryBudget(limits)
         self.sampler = Sampler(limits.rows_per_s)
+        self.gathering = Gathering(limits)
         self.watches = Watches(self.spawn, limits)
         self.proofs = readiness.Proofs(self.spawn, self.engine_failed, limits)
         self.ids_in_use: set[bytes] = set()
@@ -202,7 +205,8 @@ class Router:
             if self.stopping:
                 request.keep_alive = False
             exchange = Exchange(self, client, request, path, endpoint == "generate")
-            client.task = self.spawn(exchange.run())
+            client.task = course = Course(exchange.run(), self.spawn)
+            course.start()
         elif endpoint == "ready":
             client.task = self.spawn(self._say_ready(client, request))
         else:

@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from controlplane.core.routing import Reason
 from controlplane.router import identity
+from controlplane.router.courses import Course
 from controlplane.router.errors import ApiError
 from controlplane.router.limits import Limits
 from controlplane.router.reading import ClientRequest, RequestParser, Stage
@@ -63,7 +64,7 @@ class ClientConnection(asyncio.Protocol):
         """A refusal has been sent; what still comes is dropped."""
         self._advancing = False
         self._writable = True
-        self.task: asyncio.Task[None] | None = None
+        self.task: Course | asyncio.Task[None] | None = None
         self.source: EngineConnection | None = None
         """The engine connection whose bytes go to this client: it is left unread while the client takes none."""
         self.gone = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -21,10 +22,16 @@ class Histogram:
     def add(self, seconds: float) -> None:
         self.sum += seconds
         self.count += 1
-        for index, bound in enumerate(self.bounds):
-            if seconds <= bound:
-                self.counts[index] += 1
-                break
+        place = bisect_left(self.bounds, seconds)
+        if place < len(self.counts):
+            self.counts[place] += 1
+
+
+def _of(histograms: dict[str, Histogram], model: str, bounds: Sequence[float]) -> Histogram:
+    found = histograms.get(model)
+    if found is None:
+        found = histograms[model] = Histogram(bounds)
+    return found
 
 
 @dataclass(slots=True)
@@ -66,11 +73,11 @@ class Counters:
         """Late answers that were held: believed or dropped."""
 
     def saw_ttft(self, model: str, seconds: float) -> None:
-        self.ttft.setdefault(model, Histogram(TTFT_BOUNDS_S)).add(seconds)
+        _of(self.ttft, model, TTFT_BOUNDS_S).add(seconds)
 
     def saw_pace(self, model: str, seconds: float) -> None:
         """Mean time between two output tokens of a stream."""
-        self.pace.setdefault(model, Histogram(PACE_BOUNDS_S)).add(seconds)
+        _of(self.pace, model, PACE_BOUNDS_S).add(seconds)
 
     def finished(
         self,

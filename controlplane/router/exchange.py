@@ -37,6 +37,54 @@ MAX_BROKEN = 2
 
 
 class Exchange:
+    """What most requests leave as it is has its value here, in the class: nearly all of a request's course."""
+
+    need = routing.Request(prompt_tokens=0, output_tokens=0, session=0)
+    """Replaced once the body has been read."""
+    id = b""
+    forwarded = b""
+    prefix: Prefix = NO_PREFIX
+    exact: Found | None = None
+    """What the indexer answered."""
+    expected_cached = 0
+    """Prompt tokens that the engine which computes the prompt should hold already."""
+    model_name = ""
+    path = Path.NONE
+    reason = Reason.ROUTER
+    arm = routing.MAIN
+    canary = False
+    """Its session is the canary's."""
+    fell_back = False
+    """And no engine of the canary could be asked."""
+    kv_lost = False
+    """A decode engine could not take over the prompt's KV."""
+    prefill_id = ""
+    decode_id = ""
+    status = 0
+    outcome = "ok"
+    retries = 0
+    broken = 0
+    """Engines that broke or hung while they had this request."""
+    _wary = False
+    """One of its engines hung. Others may hang for the same reason, such as a node that died."""
+    relay: Relay | None = None
+    may_resume = False
+    """A stream whose engine dies may be carried on by another."""
+    resumes = 0
+    seam: Seam | None = None
+    """The client has a part of the stream, and what comes is the rest."""
+    given_up: frozenset[str] = frozenset()
+    """Engines that died under this stream."""
+    charge = admission.NOTHING
+    usage = usage.NOT_KNOWN
+    cached_tokens: int | None = None
+    prefill_ms: float | None = None
+    prefill_end: float | None = None
+    sent_at: float | None = None
+    """Monotonic, when an engine was first sent a leg."""
+    first_at: float | None = None
+    kv_bytes: int | None = None
+
     def __init__(
         self, router: Router, client: ClientConnection, request: ClientRequest, endpoint: str, generates: bool
     ) -> None:
@@ -47,54 +95,10 @@ class Exchange:
         self.generates = generates
         self.arrived_at = time.time()
         self.started = time.monotonic()
-        self.id = b""
-        self.forwarded = b""
         self.model: Model
         self.body: Body
-        self.need: routing.Request
-        self.prefix: Prefix = NO_PREFIX
-        self.exact: Found | None = None
-        """What the indexer answered."""
         self.choices: dict[Leg, routing.Choice[Engine]] = {}
         """The newest of each leg: what was predicted, and the best engines that were not taken."""
-        self.expected_cached = 0
-        """Prompt tokens that the engine which computes the prompt should hold already."""
-        self.model_name = ""
-        self.path = Path.NONE
-        self.reason = Reason.ROUTER
-        self.arm = routing.MAIN
-        self.canary = False
-        """Its session is the canary's."""
-        self.fell_back = False
-        """And no engine of the canary could be asked."""
-        self.kv_lost = False
-        """A decode engine could not take over the prompt's KV."""
-        self.prefill_id = ""
-        self.decode_id = ""
-        self.status = 0
-        self.outcome = "ok"
-        self.retries = 0
-        self.broken = 0
-        """Engines that broke or hung while they had this request."""
-        self._wary = False
-        """One of its engines hung. Others may hang for the same reason, such as a node that died."""
-        self.relay: Relay | None = None
-        self.may_resume = False
-        """A stream whose engine dies may be carried on by another."""
-        self.resumes = 0
-        self.seam: Seam | None = None
-        """The client has a part of the stream, and what comes is the rest."""
-        self.given_up: set[str] = set()
-        """Engines that died under this stream."""
-        self.charge = admission.Charge()
-        self.usage = usage.Usage()
-        self.cached_tokens: int | None = None
-        self.prefill_ms: float | None = None
-        self.prefill_end: float | None = None
-        self.sent_at: float | None = None
-        """Monotonic, when an engine was first sent a leg."""
-        self.first_at: float | None = None
-        self.kv_bytes: int | None = None
 
     # --- the whole course ---
 
@@ -179,6 +183,8 @@ class Exchange:
         if self.router.siblings is not None:
             self.router.siblings.refresh()
         prompt, prefix = self.need.prompt_tokens, self.prefix
+        if not prefix.keys and self.exact is None:
+            return
         found = self.router.directory.index.match(prefix.keys)
         cached = {holder.name: int(prefix.tokens(blocks, prompt) * holder.trust) for holder, blocks in found.items()}
         if self.exact is not None and self.router.precise is not None:
@@ -299,7 +305,8 @@ class Exchange:
                 self.router.engine_failed(engine, Fault("stream"))
                 return
         elif outcome.status == 200:
-            self.usage = usage.of_body(outcome.body)
+            document = outcome.document
+            self.usage = usage.of_document(document.get("usage")) if document is not None else usage.of_body(outcome.body)
             engine.produced += self.usage.output or 0
         engine.answered()
         if self.usage.output:

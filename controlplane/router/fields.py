@@ -70,7 +70,7 @@ def _strip(value: Any, places: Places | None, depth_left: int, searching: bool) 
         raise too_deep()
     found = False
     if type(value) is dict:
-        if searching:
+        if searching and not _USUAL.issuperset(value):
             for key in [key for key in value if key not in _USUAL and is_unsafe(key)]:
                 del value[key]
                 found = True

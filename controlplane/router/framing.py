@@ -9,7 +9,11 @@ from __future__ import annotations
 from typing import Protocol
 
 _MAX_SIZE_LINE = 256
+_PLAIN_SIZE = 10
 _MAX_TRAILERS = 8192
+
+LAST_CHUNK = b"0\r\n\r\n"
+_LAST = b"\r\n" + LAST_CHUNK
 
 
 class BadFraming(ValueError):
@@ -18,6 +22,8 @@ class BadFraming(ValueError):
 
 class Framing(Protocol):
     ended: bool
+    between: bool
+    """What comes next begins a chunk."""
 
     def feed(self, data: bytes) -> bytes:
         """The payload in `data`. Raises BadFraming."""
@@ -33,6 +39,7 @@ class Sized:
     """content-length."""
 
     as_it_came = False
+    between = False
 
     def __init__(self, length: int) -> None:
         self.left = length
@@ -52,24 +59,27 @@ class Chunked:
     def __init__(self) -> None:
         self.ended = False
         self.as_it_came = False
+        self.between = True
+        """All chunks that have begun are complete."""
         self._rest = b""  # an incomplete size line or trailer
         self._need = 0  # bytes of the open chunk still to come, its CRLF included
         self._trailers = False
         self._trailer_size = 0
 
     def feed(self, data: bytes) -> bytes:
-        if not (self._need or self._rest or self._trailers):
-            # Nearly always: one read is one chunk.
-            line = data.find(b"\r\n", 0, _MAX_SIZE_LINE)
-            size = len(data) - line - 4
-            if size > 0 and data[:line] == b"%x" % size and data.endswith(b"\r\n"):
-                self.as_it_came = True
-                return data[line + 2 : -2]
-            payload = _whole_chunks(data)
+        if self.between:
+            payload = whole_chunks(data)
             if payload:
                 self.as_it_came = True
                 return payload
-        return self._slow(data)
+            if data.endswith(_LAST):
+                payload = whole_chunks(data[: -len(LAST_CHUNK)])
+                if payload:
+                    self.as_it_came, self.between, self.ended = False, False, True
+                    return payload
+        payload = self._slow(data)
+        self.between = not (self._need or self._rest or self._trailers)
+        return payload
 
     def _slow(self, data: bytes) -> bytes:
         self.as_it_came = False
@@ -123,19 +133,21 @@ class Chunked:
             self._trailers = True
 
 
-def _whole_chunks(data: bytes) -> bytes:
-    """The payload of a read that is whole chunks and nothing else; empty if it is not."""
-    parts: list[bytes] = []
-    at, all_of_it = 0, len(data)
-    while at < all_of_it:
-        line = data.find(b"\r\n", at, at + _MAX_SIZE_LINE)
-        size = _size(data[at:line]) if line > 0 else 0
-        end = line + 2 + size
-        if not size or data[end : end + 2] != b"\r\n":
-            return b""
-        parts.append(data[line + 2 : end])
-        at = end + 2
-    return b"".join(parts)
+def whole_chunks(data: bytes) -> bytes:
+    """The payload of a read that is whole plain chunks and nothing else, as nearly all reads of a stream are; empty if it is
+    not, or if that is not easy to see."""
+    line = data.find(b"\r\n", 0, _PLAIN_SIZE)
+    size = len(data) - line - 4
+    if size > 0 and data[:line] == b"%x" % size:
+        return data[line + 2 : -2] if data.endswith(b"\r\n") else b""
+    # Events have no CRLF inside, so it shows where chunks begin and end.
+    lines = data.split(b"\r\n")
+    if lines.pop():
+        return b""
+    sizes, payloads = lines[::2], lines[1::2]
+    if len(sizes) != len(payloads) or list(map(b"%x".__mod__, map(len, payloads))) != sizes or b"" in payloads:
+        return b""
+    return b"".join(payloads)
 
 
 def _size(line: bytes) -> int:
@@ -167,6 +179,3 @@ def of_head(headers: dict[bytes, bytes], status: int) -> Framing:
 
 def chunk(payload: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(payload), payload)
-
-
-LAST_CHUNK = b"0\r\n\r\n"

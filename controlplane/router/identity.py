@@ -7,6 +7,7 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import count
 
 from controlplane.core.protocol import KeyEntry, ModelRoute, RoutingTable
@@ -18,7 +19,7 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACESTATE = re.compile(rb"[\x20-\x7e]{1,512}")
 _SESSION = re.compile(rb"[\x21-\x7e]{1,256}")
 
-_boot = secrets.token_hex(6)
+_boot = secrets.token_hex(6).encode()
 _numbers = count(1)
 
 
@@ -27,7 +28,7 @@ def request_id(headers: Mapping[bytes, bytes], in_use: set[bytes]) -> bytes:
     wanted = headers.get(b"x-request-id", b"")
     if wanted and wanted not in in_use and _REQUEST_ID.fullmatch(wanted):
         return wanted
-    return f"{_boot}-{next(_numbers):x}".encode()
+    return b"%b-%x" % (_boot, next(_numbers))
 
 
 def session(headers: Mapping[bytes, bytes]) -> bytes | None:
@@ -57,6 +58,11 @@ def is_loopback(address: str) -> bool:
     return (mapped or ip).is_loopback
 
 
+@lru_cache(maxsize=1024)
+def _digest(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
+
+
 def authenticate(table: RoutingTable, headers: Mapping[bytes, bytes], local: bool) -> KeyEntry | None:
     """The entry of the client's key; None if it needs none: the table does not want one and the client is on this machine
     (`local`). Raises ApiError 401."""
@@ -64,8 +70,7 @@ def authenticate(table: RoutingTable, headers: Mapping[bytes, bytes], local: boo
         return None
     scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
     key = value.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
-    digest = hashlib.sha256(key).hexdigest()
-    entry = table.key_of.get(digest)
+    entry = table.key_of.get(_digest(key))
     if entry is not None:
         return entry
     message = "A valid API key is needed: Authorization: Bearer <key>. The operator makes keys with `manage.py add_key`."

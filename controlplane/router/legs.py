@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from controlplane.router.courses import Pause
 from controlplane.router.limits import Limits
 from controlplane.router.pool import ConnectFailed, Pool
 from controlplane.router.upstream import EngineConnection, Fault, Sink
@@ -13,44 +12,28 @@ from controlplane.router.upstream import EngineConnection, Fault, Sink
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A complete answer of an engine."""
 
     status: int
     headers: dict[bytes, bytes]
     body: bytes
+    document: dict[str, Any] | None = None
+    """The body, if it has been read."""
 
 
-class WaitingSink(Sink, Generic[T]):
-    """A sink that somebody waits for. `settle` gives the outcome of a leg, or of one stage of it."""
+class WaitingSink(Pause[T | Fault], Sink):
+    """A sink that somebody waits for: for the outcome of a leg, or of one stage of it. The leg's connection is closed if
+    whoever waits is cancelled."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.connection: EngineConnection | None = None
         self.sent = False
         """An engine was given the request."""
-        self._future: asyncio.Future[T | Fault] | None = None
-        self._early: T | Fault | None = None
 
-    def settle(self, outcome: T | Fault) -> None:
-        if self._future is None:
-            self._early = outcome
-        elif not self._future.done():
-            self._future.set_result(outcome)
-
-    async def wait(self) -> T | Fault:
-        """The next outcome. The leg's connection is closed if the waiting task is cancelled."""
-        try:
-            if self._early is not None:
-                return self._early
-            self._future = asyncio.get_running_loop().create_future()
-            return await self._future
-        except asyncio.CancelledError:
-            self.abort()
-            raise
-        finally:
-            self._future = None
-            self._early = None
+    def left(self) -> None:
+        self.abort()
 
     def abort(self) -> None:
         """Ends the leg; the engine sees its connection close and stops working on it. Nothing happens after its end."""
@@ -99,7 +82,8 @@ async def run(pool: Pool, request: bytes, sink: WaitingSink[T], patience_s: floa
     connection = pool.take()
     sent = False
     if connection is not None:
-        outcome = await _on(connection, request, sink, patience_s, limits)
+        _start(connection, request, sink, patience_s, limits)
+        outcome = await sink.wait()
         if not (isinstance(outcome, Fault) and outcome.stale):
             return outcome
         sent = outcome.sent
@@ -107,13 +91,11 @@ async def run(pool: Pool, request: bytes, sink: WaitingSink[T], patience_s: floa
         connection = await pool.connect()
     except ConnectFailed:
         return Fault("connect", sent=sent)
-    return await _on(connection, request, sink, patience_s, limits)
+    _start(connection, request, sink, patience_s, limits)
+    return await sink.wait()
 
 
-async def _on(
-    connection: EngineConnection, request: bytes, sink: WaitingSink[T], patience_s: float, limits: Limits
-) -> T | Fault:
+def _start(connection: EngineConnection, request: bytes, sink: WaitingSink[T], patience_s: float, limits: Limits) -> None:
     sink.connection = connection
     sink.sent = True
     connection.start(request, sink, patience_s, limits.stale_s)
-    return await sink.wait()

@@ -29,6 +29,11 @@ class Limits:
     """A whole answer up to this size is kept until it is complete, so that a dying engine can still be replaced."""
     resume_bytes: int = 1024 * 1024
     """Of a stream's events, kept so that another engine can go on if this one dies."""
+    gather_streams: int = 8
+    """With fewer open streams their events are carried as they come, one by one."""
+    gather_per_stream_s: float = 0.000_02
+    gather_s: float = 0.001
+    """Events of streams are let gather for so long for each open stream, and at the most."""
     event_bytes: int = 256 * 1024
     """An incomplete server-sent event longer than this is passed on as it is."""
     prefill_answer_bytes: int = 8 * 1024 * 1024

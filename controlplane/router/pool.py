@@ -7,6 +7,7 @@ import socket
 import time
 from urllib.parse import urlsplit
 
+from controlplane.router import courses
 from controlplane.router.limits import Limits
 from controlplane.router.upstream import EngineConnection, Fault
 
@@ -39,6 +40,7 @@ class Pool:
 
     async def connect(self) -> EngineConnection:
         """A new connection. Raises ConnectFailed."""
+        await courses.in_task()
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as patience:

@@ -28,7 +28,9 @@ ENDS = (512, 1024, *(BLOCK_BYTES * number for number in range(1, MAX_BLOCKS - 1)
 _BOUNDS = tuple(pairwise((0, *ENDS)))
 
 _BEFORE_MESSAGES = ("tools", "functions", "documents", "chat_template", "chat_template_kwargs", "system", "instructions")
+_ANY_BEFORE_MESSAGES = frozenset(_BEFORE_MESSAGES)
 _SESSION_FIELDS = ("session_id", "prompt_cache_key", "user", "safety_identifier")
+_ANY_SESSION = frozenset(_SESSION_FIELDS)
 _SESSION_LENGTH = 256
 
 _digest = xxhash.xxh3_64_intdigest
@@ -52,6 +54,8 @@ def of(data: Mapping[str, Any], model: str) -> Prefix:
 
 def session(data: Mapping[str, Any]) -> bytes | None:
     """Who the client says it is, in OpenAI's fields, if it sent no x-session-id."""
+    if _ANY_SESSION.isdisjoint(data):
+        return None
     for name in _SESSION_FIELDS:
         value = data.get(name)
         if isinstance(value, str) and 0 < len(value) <= _SESSION_LENGTH:
@@ -60,7 +64,9 @@ def session(data: Mapping[str, Any]) -> bytes | None:
 
 
 def _text(data: Mapping[str, Any]) -> str:
-    parts = [_json(data[name]) for name in _BEFORE_MESSAGES if data.get(name)]
+    parts: list[str] = []
+    if not _ANY_BEFORE_MESSAGES.isdisjoint(data):
+        parts += [_json(data[name]) for name in _BEFORE_MESSAGES if data.get(name)]
     messages = data.get("messages")
     if isinstance(messages, list):
         for message in messages:

@@ -10,7 +10,9 @@ import httptools
 
 from controlplane.core.routing import Reason
 from controlplane.router.errors import ApiError, bad_request
+from controlplane.router.heads import Heads
 from controlplane.router.limits import Limits
+from controlplane.router.paths import ENDPOINTS
 
 _KEPT_HEADERS = frozenset({
     b"authorization", b"x-api-key", b"content-encoding", b"content-length", b"expect", b"transfer-encoding",
@@ -82,8 +84,18 @@ class _StopParsing(Exception):
     """Raised inside a parser callback: nothing after this point of the stream is looked at."""
 
 
+_STARTS = {
+    b"%b %b HTTP/1.1" % (method.encode(), path.encode()): (method, path.encode())
+    for path, (method, _) in ENDPOINTS.items()
+    if method == "POST"
+}
+_heads = Heads(_KEPT_HEADERS, frozenset({b"transfer-encoding"}))
+
+
 class RequestParser:
-    """`feed` it what comes; it must not be fed again after it has refused or was told to stop."""
+    """`feed` it what comes; it must not be fed again after it has refused or was told to stop.
+
+    A request that comes in one read and is plain, as nearly all are, is read without a parser."""
 
     def __init__(self, reader: Reader, limits: Limits) -> None:
         self._reader = reader
@@ -105,6 +117,10 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         if self.stage is Stage.IDLE:
+            request = self._plain(data)
+            if request is not None:
+                self._reader.complete(request)
+                return
             self._begin()
         if self.stage is Stage.HEAD:
             self._head_size += len(data)
@@ -124,6 +140,27 @@ class RequestParser:
         stage = self.stage
         if stage is not Stage.IDLE and self._size_of(stage) > self._limits.head_bytes:
             self._refuse(_head_too_large())
+
+    def _plain(self, data: bytes) -> ClientRequest | None:
+        """The request, if `data` is one and nothing else, and there is nothing about it that must be looked at closely."""
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            return None
+        lines = data[:end].split(b"\r\n")
+        start = _STARTS.get(lines[0])
+        if start is None:
+            return None
+        del lines[0]
+        limits = self._limits
+        if len(lines) > limits.headers or end + 64 * len(lines) > limits.head_bytes:
+            return None
+        headers = _heads.read(lines)
+        if headers is None or b"host" not in headers:
+            return None
+        size = int(headers.get(b"content-length", b"0"))
+        if len(data) != end + 4 + size or size > limits.body_bytes or size > limits.unadmitted_bytes:
+            return None
+        return ClientRequest(start[0], start[1], headers, True, False, True, data[end + 4 :])
 
     def _size_of(self, stage: Stage) -> int:
         """Bytes so far that are no body."""

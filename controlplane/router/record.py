@@ -66,6 +66,8 @@ def make(x: Exchange, now: float) -> None:
 
 def _row(x: Exchange, now: float, weight: int) -> RequestRow:
     relay = x.relay
+    if relay is not None:
+        relay.count_gaps()
     return RequestRow(
         id=x.id.decode(),
         model=x.model_name,

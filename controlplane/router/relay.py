@@ -13,18 +13,24 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
+from typing import Protocol
 
 from controlplane.core.eras import FIRST, Era
 from controlplane.core.protocol import ITL_BOUNDS_MS
 from controlplane.router import answers, framing, sse
 from controlplane.router.client import ClientConnection
 from controlplane.router.errors import ApiError, engine_fault
+from controlplane.router.gathering import Gathering
 from controlplane.router.legs import Answer, WaitingSink
 from controlplane.router.limits import Limits
 from controlplane.router.seam import Seam
 from controlplane.router.upstream import Fault
 
 GAPS_KEPT = 256
+_TIMES_KEPT = 512
+_END_OF_EVENTS = b"}\n\n\r\n"
+"""Of a read of whole events in whole chunks that is not the end of a stream."""
 
 HeadOf = Callable[[bytes, int | None], bytes]
 """Content type and length (None: unknown) -> the head of the client's answer with status 200."""
@@ -61,12 +67,39 @@ class _State(Enum):
 _WAITING, _HELD, _OPEN, _BROKEN, _OVER = _State  # looked up for every token: cheaper than the enum's attributes
 
 
+_NOTHING_TO_WATCH = sse.EventWatch(False, 0)
+
+
+class Source(Protocol):
+    """The engine."""
+
+    produced: int
+    """Events that came from it, ever."""
+
+
 class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
+    _counted = False
+    """Among the open streams."""
+    _state = _WAITING
+    _status = 0
+    _events = False
+    _sized = False
+    _size = 0
+    _over_early: Fault | Streamed | None = None
+    _seam: Seam | None = None
+    _kept_bytes = 0
+    first_at: float | None = None
+    """Monotonic."""
+    events = 0
+    """Sent to the client: its output tokens, roughly."""
+
     def __init__(
         self,
         client: ClientConnection,
         head_of: HeadOf,
         limits: Limits,
+        source: Source,
+        gathering: Gathering,
         *,
         strip_usage: bool,
         prompt_details: bytes | None,
@@ -75,51 +108,41 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
         late_after: float = math.inf,
         era: Era = FIRST,
         keeps: bool = False,
-        rest_of: Relay | None = None,
-        seam: Seam | None = None,
         on_first: Callable[[], None] = lambda: None,
-        on_event: Callable[[], None] = lambda: None,
     ) -> None:
-        """`keeps`: what is sent is kept, so that another engine can go on. `rest_of`: the broken relay whose stream goes on
-        here, behind `seam`."""
+        """`keeps`: what is sent is kept, so that another engine can go on."""
         super().__init__()
         self._client = client
         self._head_of = head_of
         self._limits = limits
+        self._source = source
+        self._gathering = gathering
+        self._strip_usage = strip_usage
+        self._prompt_details = prompt_details
         self._expects_done = expects_done  # a generation: [DONE] at the end of a stream, a JSON object as a whole
         self._chunked = not http10
         self._late_after = late_after
         self._era = era
         self._on_first = on_first
-        self._on_event = on_event
-        self._state = _WAITING
-        self._status = 0
         self._headers: dict[bytes, bytes] = {}
-        self._events = False
-        self._sized = False
         self._parts: list[bytes] = []
-        self._size = 0
-        self._over_early: Fault | Streamed | None = None
-        self._seam = seam
-        self._last_at = 0.0
-        self._kept_bytes = 0
         self.kept: list[bytes] | None = [] if keeps else None
-        """What the client was sent, framing aside; None: not kept, or too much."""
-        tells_usage = sse.USAGE_OF_GENERATIONS if expects_done else sse.USAGE_OF_OTHERS
-        self.watch = sse.EventWatch(strip_usage, limits.event_bytes, prompt_details, tells_usage)
-        self.first_at: float | None = None
-        """Monotonic."""
+        """What the client was sent, in chunks; None: not kept, or too much."""
         self.gaps_ms: list[float] = []
         """Between the first chunks, in order."""
         self.gaps_beyond: list[int] = []
         """Those that came later, counted as RequestRow.itl_counts; empty: none."""
-        self.events = 0
-        """Sent to the client: its output tokens, roughly."""
-        self._before = 0.0
-        if rest_of is not None:
-            self.kept, self._kept_bytes = rest_of.kept, rest_of._kept_bytes
-            self.gaps_ms, self.gaps_beyond, self.events = rest_of.gaps_ms, rest_of.gaps_beyond, rest_of.events
-            self._before = max(rest_of._before, rest_of._last_at)
+        self._times: list[float] = []
+        """When what was sent lately had come, and the last before: gaps that are not counted yet."""
+        self.watch: sse.EventWatch = _NOTHING_TO_WATCH
+        """Of a stream."""
+
+    def carry_on(self, broken: Relay, seam: Seam) -> None:
+        """What comes is the rest of a stream that broke off, behind `seam`."""
+        self._seam = seam
+        self.kept, self._kept_bytes = broken.kept, broken._kept_bytes
+        self.gaps_ms, self.gaps_beyond, self.events = broken.gaps_ms, broken.gaps_beyond, broken.events
+        self._times = broken._times
 
     @property
     def torn(self) -> bool:
@@ -128,10 +151,40 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
 
     # --- from the engine connection ---
 
+    def flow(self, data: bytes, now: float) -> bool:
+        """Takes a read of an open stream that is whole chunks of whole events of which none tells us anything: nearly all
+        are, and need nothing but to be sent on."""
+        if not data.endswith(_END_OF_EVENTS):
+            return False
+        line = data.find(b"\r\n", 0, 10)
+        if data[:line] == b"%x" % (len(data) - line - 4):
+            if not self.watch.lets_by(data):
+                return False
+            events = 1 if data.rfind(b"\n\nd") < 0 else data.count(sse.END)
+        else:
+            payload = framing.whole_chunks(data)
+            if not payload or not self.watch.lets_by(payload):
+                return False
+            events = payload.count(sse.END)
+        self._times.append(now)
+        self.events += events
+        self._source.produced += events
+        if self.kept is not None:
+            self._keep(data)
+        self._client.write(data)
+        if not self._gathering.begun:
+            self._gathering.begin()
+        if len(self._times) > _TIMES_KEPT:
+            self.count_gaps()
+        return True
+
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
         content_type = headers.get(b"content-type", b"")
         self._events = status == 200 and content_type.startswith(b"text/event-stream")
+        if self._events:
+            tells_usage = sse.USAGE_OF_GENERATIONS if self._expects_done else sse.USAGE_OF_OTHERS
+            self.watch = sse.EventWatch(self._strip_usage, self._limits.event_bytes, self._prompt_details, tells_usage)
 
     def body(self, payload: bytes, as_it_came: bytes | None) -> None:
         if not self._events:
@@ -173,6 +226,23 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
         self._fail(fault)
 
     # --- from the exchange ---
+
+    def abort(self) -> None:
+        if self._counted:
+            self._counted = False
+            self._gathering.streams -= 1
+        super().abort()
+
+    def count_gaps(self) -> None:
+        """Brings `gaps_ms` and `gaps_beyond` up to date."""
+        gaps_ms = [(after - before) * 1000.0 for before, after in pairwise(self._times)]
+        del self._times[:-1]
+        room = GAPS_KEPT - len(self.gaps_ms)
+        self.gaps_ms += gaps_ms[:room]
+        if len(gaps_ms) > room:
+            self.gaps_beyond = self.gaps_beyond or [0] * (len(ITL_BOUNDS_MS) + 1)
+            for gap_ms in gaps_ms[room:]:
+                self.gaps_beyond[bisect_left(ITL_BOUNDS_MS, gap_ms)] += 1
 
     def release(self) -> Fault | None:
         """Believes a late answer and sends it on its way. A fault that happened meanwhile is returned instead."""
@@ -228,33 +298,34 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
 
     def _settle_whole(self) -> None:
         self.first_at = time.monotonic()
-        body = b"".join(self._parts)
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._state = _OVER
         if self._status >= 500 or self._status < 200 or 300 <= self._status < 400 or self._status in (401, 403):
             # 401 and 403 speak of the router's key, not of the client's.
             self.settle(Fault("status", status=self._status))
-        elif self._status == 200 and self._expects_done and not answers.is_sound(body):
-            self.settle(Fault("stream"))
+        elif self._status == 200 and self._expects_done:
+            document = answers.sound(body)
+            self.settle(Fault("stream") if document is None else Answer(self._status, self._headers, body, document))
         else:
             self.settle(Answer(self._status, self._headers, body))
 
     def _pass(self, out: bytes, as_it_came: bytes | None) -> None:
-        now = time.monotonic()
-        self._on_event()
+        now, events = time.monotonic(), out.count(sse.END)
+        self._source.produced += events
         if self._state is _OPEN:
-            if len(self.gaps_ms) < GAPS_KEPT:
-                self.gaps_ms.append((now - self._last_at) * 1000.0)
-            else:
-                self._gap_beyond((now - self._last_at) * 1000.0)
-            self._last_at = now
-            self.events += out.count(sse.END)
+            self._times.append(now)
+            if len(self._times) > _TIMES_KEPT:
+                self.count_gaps()
+            self.events += events
             if self.kept is not None:
-                self._keep(out)
+                self._keep(as_it_came or framing.chunk(out))
             self._client.write(as_it_came if as_it_came is not None and self._chunked else self._frame(out))
+            if self._counted and not self._gathering.begun:
+                self._gathering.begin()
         elif self._state is _HELD:
             self._parts.append(out)
         elif self._state is _WAITING:
-            self.first_at = self._last_at = now
+            self.first_at = now
             if now > self._late_after or not self._era.sound:
                 self._state = _HELD
                 self._parts = [out]
@@ -268,31 +339,31 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
         self._state = _OPEN
         self.events += out.count(sse.END)
         self._on_first()
+        if self.first_at is not None:
+            self._times.append(self.first_at)
         if self.kept is not None:
-            self._keep(out)
+            self._keep(framing.chunk(out))
         if self._seam is None:
             length = int(self._headers[b"content-length"]) if self._sized else None
             head = self._head_of(self._headers.get(b"content-type", b"application/octet-stream"), length)
         else:
             head = b""  # the client has it
-            if len(self.gaps_ms) < GAPS_KEPT:
-                self.gaps_ms.append((self._last_at - self._before) * 1000.0)
         if self.connection is not None:
             self.connection.patience_s = self._limits.stream_idle_s
             self.connection.touched = time.monotonic()
             self.connection.streaming = True
+            if self._events:
+                self._counted = True
+                self._gathering.streams += 1
+                if self._chunked and self._seam is None:
+                    self.connection.flow = self.flow
         self._client.follow(self.connection)
         self._client.write(head + self._frame(out))
 
-    def _gap_beyond(self, gap_ms: float) -> None:
-        if not self.gaps_beyond:
-            self.gaps_beyond += [0] * (len(ITL_BOUNDS_MS) + 1)
-        self.gaps_beyond[bisect_left(ITL_BOUNDS_MS, gap_ms)] += 1
-
-    def _keep(self, out: bytes) -> None:
+    def _keep(self, chunks: bytes) -> None:
         assert self.kept is not None
-        self.kept.append(out)
-        self._kept_bytes += len(out)
+        self.kept.append(chunks)
+        self._kept_bytes += len(chunks)
         if self._kept_bytes > self._limits.resume_bytes or not self._events:
             self.kept = None
 

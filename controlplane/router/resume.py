@@ -37,7 +37,7 @@ async def go_on(x: Exchange, broken: StreamBroken, serve: Callable[[], Awaitable
     original, prompt_tokens, before = x.body, x.need.prompt_tokens, _Story(x)
     counted = prompt_tokens if x.prefill_end is not None else None
     while True:
-        x.given_up.add(broken.engine.route.id)
+        x.given_up |= {broken.engine.route.id}
         allowed = x.resumes < RESUMES and x.router.retries.spend()
         sent = seam.read(broken.relay.kept or ()) if allowed else None
         if sent is None:

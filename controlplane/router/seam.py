@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from controlplane.router import sse
+from controlplane.router import framing, sse
 from controlplane.router.bodies import Body
 
 CHAT = "/v1/chat/completions"
@@ -91,9 +91,10 @@ class Sent:
 
 
 def read(parts: Sequence[bytes]) -> Sent | None:
-    """The stream that was sent; None if it holds what cannot be carried on (reasoning, tool calls, several choices)."""
+    """The stream that was sent, in its chunks; None if it holds what cannot be carried on (reasoning, tool calls, several
+    choices)."""
     sent: Sent | None = None
-    for event in b"".join(parts).split(sse.END):
+    for event in framing.Chunked().feed(b"".join(parts)).split(sse.END):
         if not event:
             continue
         document = sse.document_of(event)

@@ -237,7 +237,7 @@ async def _finish(router: Router) -> None:
     left = [client.task for client in router.clients if client.task is not None]
     for task in left:
         task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    await _eventually(lambda: all(task.done() for task in left), time.monotonic() + 5.0)
     router.watches.stop()
     # What was written is still on its way.
     await _eventually(lambda: not router.clients, time.monotonic() + 1.0)

@@ -15,8 +15,8 @@ from controlplane.router.usage import with_details
 
 DONE = b"data: [DONE]\n\n"
 END = b"\n\n"
-_TELLING = (b'"error"', b'"abort"')
-"""In every event that reports a failure, but for an `event: error` line. One more look costs each token 0.15 us."""
+_TELLING = _ERROR, _ABORT = (b'"error"', b'"abort"')
+"""In every event that reports a failure, but for an `event: error` line. One more look costs each token 0.1 us."""
 USAGE_OF_GENERATIONS = b'"prompt_tokens"'
 USAGE_OF_OTHERS = b'"output_tokens"'
 """In every event of /v1/responses or /v1/messages that reports usage."""
@@ -27,7 +27,11 @@ def gave_up(document: dict[str, Any]) -> bool:
     if document.get("error") or document.get("object") == "error":
         return True
     choices = document.get("choices")
-    return isinstance(choices, list) and any(isinstance(c, dict) and c.get("finish_reason") == "abort" for c in choices)
+    if isinstance(choices, list):
+        for choice in choices:
+            if isinstance(choice, dict) and choice.get("finish_reason") == "abort":
+                return True
+    return False
 
 
 class EventWatch:
@@ -64,17 +68,28 @@ class EventWatch:
                 return b""
             self._rest = payload[cut:]
             payload = payload[:cut]
-        error, abort = _TELLING
-        if (
-            self._tells_usage in payload
-            or error in payload
-            or abort in payload
-            or (b"event:" in payload and _names_error(payload))
-        ):
-            payload = self._inspect(payload)
+        at = self.tells(payload)
+        if at >= 0:
+            at = payload.rfind(END, 0, at) + 2
+            payload = payload[:at] + self._inspect(payload[at:]) if at > 1 else self._inspect(payload)
         if payload.endswith(DONE):
             self.done = True
         return payload
+
+    def tells(self, payload: bytes) -> int:
+        """Where the first event that must be looked into has what tells so; -1: all of it may go by."""
+        find = payload.find
+        places = [find(self._tells_usage), *map(find, _TELLING)]
+        if b"event:" in payload:
+            places += [find(b"event: error"), find(b"event:error")]
+        return min((place for place in places if place >= 0), default=-1)
+
+    def lets_by(self, events: bytes) -> bool:
+        """Whether whole events, in their chunks or not, may go by as they are: the quick look at nearly all of them."""
+        rfind = events.rfind  # from behind: where it finds nothing it is quicker than from the front
+        return not (
+            self._rest or rfind(self._tells_usage) >= 0 or rfind(_ERROR) >= 0 or rfind(_ABORT) >= 0 or rfind(b"event:") >= 0
+        )
 
     def finish(self) -> bytes:
         """What was kept of an event that never ended."""
@@ -104,10 +119,6 @@ def _inner_usage(document: dict[str, Any]) -> Any:
     """Of the events that /v1/responses ends and /v1/messages begins with."""
     inner = document.get("response", document.get("message"))
     return inner.get("usage") if isinstance(inner, dict) else None
-
-
-def _names_error(payload: bytes) -> bool:
-    return b"event: error" in payload or b"event:error" in payload
 
 
 def _is_error_event(event: bytes) -> bool:

@@ -11,6 +11,10 @@ from typing import Literal, Protocol, cast
 import httptools
 
 from controlplane.router import framing
+from controlplane.router.heads import Heads
+
+_GOOD = b"HTTP/1.1 200 OK"
+_heads = Heads(frozenset({b"content-type", b"content-length", b"transfer-encoding", b"retry-after"}))
 
 _HEAD_LIMIT = 64 * 1024
 _INTERIM_LIMIT = 8
@@ -47,6 +51,10 @@ class Sink(Protocol):
     def lost(self, fault: Fault) -> None: ...
 
 
+Flow = Callable[[bytes, float], bool]
+"""A read that begins where a chunk may, and when it came (monotonic) -> whether it was taken; else it is read closely."""
+
+
 class EngineConnection(asyncio.Protocol):
     def __init__(self, on_idle: Callable[[EngineConnection], None], on_gone: Callable[[EngineConnection], None]) -> None:
         self._on_idle = on_idle
@@ -72,6 +80,8 @@ class EngineConnection(asyncio.Protocol):
         """How long it may stay untouched while a request is open."""
         self.streaming = False
         """Payload counts as a touch. Until then the whole answer must come within the patience, however it dribbles in."""
+        self.flow: Flow | None = None
+        """Is asked first, once a stream runs, and takes nearly all of its reads."""
 
     # --- used by the pool and by legs ---
 
@@ -91,6 +101,7 @@ class EngineConnection(asyncio.Protocol):
         self._head = b""
         self._interim = 0
         self.streaming = False
+        self.flow = None
         self._stale_s = stale_s
         self.touched = self.heard = time.monotonic()
         self.patience_s = patience_s
@@ -110,7 +121,7 @@ class EngineConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Ends the leg, if one is open, without telling its sink; the engine sees the connection close."""
         self.left_silent = self._sink is not None and time.monotonic() - self.heard > _SILENCE_S
-        self._sink = None
+        self._sink = self.flow = None
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
@@ -132,7 +143,10 @@ class EngineConnection(asyncio.Protocol):
         if self._sink is None:
             self.abort()  # an engine has nothing to say unasked
             return
-        self.heard = time.monotonic()
+        self.heard = now = time.monotonic()
+        if self.flow is not None and self._framing is not None and self._framing.between and self.flow(data, now):
+            self.touched = now
+            return
         try:
             if self._framing is not None:
                 self._body(data)
@@ -145,7 +159,7 @@ class EngineConnection(asyncio.Protocol):
         self.closed = True
         self._on_gone(self)
         sink = self._sink
-        self._sink = None
+        self._sink = self.flow = None
         if sink is None:
             return
         fresh_silence = self.uses > 1 and not self._head and self._framing is None
@@ -154,6 +168,8 @@ class EngineConnection(asyncio.Protocol):
     # --- reading an answer ---
 
     def _read_head(self, data: bytes) -> None:
+        if not self._head and self._read_good(data):
+            return
         self._head += data
         while True:
             end = self._head.find(b"\r\n\r\n") + 4
@@ -172,10 +188,28 @@ class EngineConnection(asyncio.Protocol):
             if self._interim > _INTERIM_LIMIT:
                 raise framing.BadFraming("endless interim answers")
             self._head = rest  # 1xx: the real head is still to come
-        self._framing = framing.of_head(self._headers, status)
         self._keep_alive = parser.should_keep_alive()
+        self._begin(status, self._headers, rest)
+
+    def _read_good(self, data: bytes) -> bool:
+        """Reads a head without a parser, as nearly all can be: status 200 and nothing about it that needs a closer look."""
+        end = data.find(b"\r\n\r\n")
+        if end < 0 or not data.startswith(_GOOD):
+            return False
+        lines = data[:end].split(b"\r\n")
+        if lines[0] != _GOOD:
+            return False
+        headers = _heads.read(lines[1:])
+        if headers is None or (b"transfer-encoding" in headers and b"content-length" in headers):
+            return False
+        self._keep_alive = True
+        self._begin(200, headers, data[end + 4 :])
+        return True
+
+    def _begin(self, status: int, headers: dict[bytes, bytes], rest: bytes) -> None:
+        self._framing = framing.of_head(headers, status)
         assert self._sink is not None
-        self._sink.head(status, self._headers)
+        self._sink.head(status, headers)
         if self._sink is not None and (rest or self._framing.ended):
             self._body(rest)
 
@@ -194,7 +228,7 @@ class EngineConnection(asyncio.Protocol):
             self._finish(sink)
 
     def _finish(self, sink: Sink) -> None:
-        self._sink = None
+        self._sink = self.flow = None
         if self._keep_alive and not self.closed:
             self.resume()
             self._on_idle(self)

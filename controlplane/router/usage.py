@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _COUNT = re.compile(
     rb'"(prompt_tokens|completion_tokens|cached_tokens|(?:cache_read_|cache_creation_)?input_tokens|output_tokens)"\s*:\s*(\d{1,15})'
@@ -13,8 +12,7 @@ _COUNT = re.compile(
 _DETAILS = re.compile(rb'"prompt_tokens_details"\s*:\s*(?:null|\{[^{}]*\})')
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     prompt: int | None = None
     output: int | None = None
     cached: int | None = None
@@ -22,29 +20,52 @@ class Usage:
     """prompt_tokens_details as the engine gave it."""
 
 
+NOT_KNOWN = Usage()
+
+
 def of_document(usage: Any) -> Usage:
     """From a parsed `usage` object; anything odd in it counts as not known."""
     if not isinstance(usage, dict):
-        return Usage()
-    told = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
-    details = told if isinstance(told, dict) else None
-    counts = {**usage, "cached_tokens": details.get("cached_tokens")} if details is not None else usage
-    return _of_counts({name: count for name, count in counts.items() if type(count) is int and count >= 0}, details)
+        return NOT_KNOWN
+    told = usage.get("prompt_tokens_details", _NONE)
+    details = usage.get("input_tokens_details") if told is _NONE else told
+    if not isinstance(details, dict):
+        return _of_counts(usage, usage, None)
+    return _of_counts(usage, details, details)
 
 
 def of_body(body: bytes) -> Usage:
     """From the bytes of a whole answer: the last `usage` in it. Inside strings the quotes would be escaped."""
     at = body.rfind(b'"usage"')
-    return _of_counts({name.decode(): int(value) for name, value in _COUNT.findall(body, at)}, None) if at >= 0 else Usage()
+    if at < 0:
+        return NOT_KNOWN
+    counts = {name.decode(): int(value) for name, value in _COUNT.findall(body, at)}
+    return _of_counts(counts, counts, None)
 
 
-def _of_counts(counts: Mapping[str, int], details: dict[str, Any] | None) -> Usage:
+def _of_counts(counts: Mapping[str, Any], about_prompt: Mapping[str, Any], details: dict[str, Any] | None) -> Usage:
     """/v1/responses says input and output; /v1/messages too, and tells what was cached apart from the input."""
-    prompt = counts.get("prompt_tokens", counts.get("input_tokens"))
-    cached = counts.get("cached_tokens", counts.get("cache_read_input_tokens"))
+    prompt = _count(counts, "prompt_tokens")
+    if prompt is None:
+        prompt = _count(counts, "input_tokens")
+    output = _count(counts, "completion_tokens")
+    if output is None:
+        output = _count(counts, "output_tokens")
+    cached = _count(about_prompt, "cached_tokens")
+    read = _count(counts, "cache_read_input_tokens")
+    if cached is None:
+        cached = read
     if prompt is not None:
-        prompt += counts.get("cache_read_input_tokens", 0) + counts.get("cache_creation_input_tokens", 0)
-    return Usage(prompt, counts.get("completion_tokens", counts.get("output_tokens")), cached, details)
+        prompt += (read or 0) + (_count(counts, "cache_creation_input_tokens") or 0)
+    return Usage(prompt, output, cached, details)
+
+
+_NONE = object()
+
+
+def _count(counts: Mapping[str, Any], name: str) -> int | None:
+    value = counts.get(name)
+    return value if type(value) is int and value >= 0 else None
 
 
 def with_details(answer: bytes, details: bytes | None) -> bytes:

@@ -84,25 +84,25 @@ async def answer_leg(x: Exchange, engine: Engine, handoff: Handoff | None, prefi
         if x.body.stream:
             _measure(x, engine, handoff, reserved.ahead_tokens + prefill_tokens, time.monotonic() - started)
 
-    def event() -> None:
-        engine.produced += 1
-
-    x.relay = relay = Relay(
+    relay = Relay(
         x.client,
         x.head_of,
         limits,
+        engine,
+        x.router.gathering,
         strip_usage=x.generates and not x.body.asked_usage,
         prompt_details=handoff.prompt_details if handoff is not None else None,
         expects_done=x.generates,
         http10=x.request.http10,
         keeps=x.may_resume,
-        rest_of=x.relay if x.seam is not None else None,
-        seam=replace(x.seam) if x.seam is not None else None,  # what comes of a leg that fails is not sent
         late_after=handoff.late_after if handoff is not None else math.inf,
         era=era,
         on_first=first_byte,
-        on_event=event,
     )
+    if x.seam is not None:
+        assert x.relay is not None
+        relay.carry_on(x.relay, replace(x.seam))  # a copy: what comes of a leg that fails is not sent
+    x.relay = relay
     if handoff is not None:
         handoff.decode_starts(engine.route.id)
     checked = False
@@ -128,7 +128,7 @@ async def answer_leg(x: Exchange, engine: Engine, handoff: Handoff | None, prefi
             if outcome.status == 200:
                 first_byte()
                 if handoff is not None:
-                    outcome = replace(outcome, body=usage.with_details(outcome.body, handoff.prompt_details))
+                    outcome = outcome._replace(body=usage.with_details(outcome.body, handoff.prompt_details), document=None)
             x.send(outcome)
         x.note_answer(engine, relay, outcome)
         return None

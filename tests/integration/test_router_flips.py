@@ -101,25 +101,24 @@ async def test_no_request_is_lost_while_roles_and_modes_change_to_and_fro(tmp_pa
             model({"prefill": it.prefills, "decode": [it.d1], "mixed": [it.d2]}, mode="conditional", connector="nixl"),
             disaggregated(it.prefills, it.decodes),
         ])  # fmt: skip
-        done = 0
 
         async def ask(number: int) -> None:
-            nonlocal done
             prompt = f"request {number} " * 200
             response = await it.kit.post({"model": "m", "prompt": prompt, "max_tokens": 6, "stream": True})
             assert response.status_code == 200, response.text
             events = parse_events(response.content)
             assert events[-1] == "[DONE]"
             assert text_of(events) == "".join(words(prompt, 6))
-            done += 1
 
         async def keep_asking(first: int) -> None:
-            for number in range(first, first + 25):
+            number = first
+            while flips < 6 or number < first + 25:
                 await ask(number)
+                number += 1
 
-        asking = [asyncio.ensure_future(keep_asking(100 * client)) for client in range(8)]
         flips = 0
-        while done < 200 and not any(each.done() and each.exception() for each in asking):
+        asking = [asyncio.ensure_future(keep_asking(10_000 * client)) for client in range(8)]
+        while not (all(each.done() for each in asking) or any(each.done() and each.exception() for each in asking)):
             await it.kit.apply(next(tables))
             flips += 1
             await asyncio.sleep(0.005)

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from controlplane.router import seam
+from controlplane.router import framing, seam
 from controlplane.router.bodies import Body
 from controlplane.router.seam import Seam, Sent
 
@@ -66,8 +66,13 @@ def test_a_chat_must_wait_for_an_answer(fields: dict[str, Any]) -> None:
     assert not seam.can_resume({**CHAT, **fields}, seam.CHAT)
 
 
-def event(document: Any) -> bytes:
+def plain(document: Any) -> bytes:
     return b"data: %b\n\n" % orjson.dumps(document)
+
+
+def event(document: Any) -> bytes:
+    """As a chunk."""
+    return framing.chunk(plain(document))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,7 @@ def test_a_chat_goes_on_in_its_last_message() -> None:
 @pytest.mark.parametrize(("rest", "kept"), [([" \n", "x"], "x"), ([" \nx"], "x"), ([" ", "\nx"], "x"), (["\n"], None)])
 def test_white_space_that_was_sent_is_not_sent_again(rest: list[str], kept: str | None) -> None:
     one = Seam(Sent({"id": "a"}), 3, None, " \n")
-    out = b"".join(one.rewrite(event({"id": "b", "choices": [{"text": text}]})) for text in rest)
+    out = b"".join(one.rewrite(plain({"id": "b", "choices": [{"text": text}]})) for text in rest)
     assert one.torn == (kept is None)
     assert b"".join(out.split()) == (b"" if kept is None else b'data:{"id":"a","choices":[{"text":"x"}]}')
 
