@@ -2,7 +2,8 @@
 
     {"mode": "disaggregated", "pools": {"prefill": 2, "decode": 3, "canary/mixed": 1},
      "floors": {"prefill": 1, …}, "selectors": {"prefill": {"gpu_kinds": ["h100-sxm"], "node_labels": {}}, …},
-     "held": {"e-7f3a": true}, "canary": {"id": 3, "mode": "monolithic"} or null, "settings": {"slo_ttft_ms": 1000.0, …}}
+     "held": {"e-7f3a": true}, "roles": {"e-7f3a": "decode"}, "canary": {"id": 3, "mode": "monolithic"} or null,
+     "settings": {"slo_ttft_ms": 1000.0, …}}
 
 An operation's `before` and `after` hold only what it changed.
 """
@@ -26,7 +27,7 @@ SETTINGS = (
 )
 """Fields of a model's row that actions change, beside its mode."""
 
-KEYED = frozenset({"pools", "floors", "selectors", "held", "settings"})
+KEYED = frozenset({"pools", "floors", "selectors", "held", "roles", "settings"})
 """Parts that hold several values by name."""
 
 
@@ -45,7 +46,7 @@ def desire_of(model: models.Model) -> Desire:
     """Everything that is desired of `model` now, read from its rows."""
     row = models.Model.objects.get(pk=model.pk)
     pools = list(models.Pool.objects.filter(model=row))
-    held = models.Engine.objects.filter(model=row, wanted=True).values_list("id", "held")
+    engines = models.Engine.objects.filter(model=row, wanted=True).values_list("id", "role", "next_role", "held")
     canary = row.canaries.filter(ended_at=None).first()
     return {
         "mode": row.mode,
@@ -54,7 +55,8 @@ def desire_of(model: models.Model) -> Desire:
         "selectors": {
             pool_key(pool.role, pool.arm): {"gpu_kinds": pool.gpu_kinds, "node_labels": pool.node_labels} for pool in pools
         },
-        "held": dict(held),
+        "held": {id: is_held for id, _, _, is_held in engines},
+        "roles": {id: next_role or role for id, role, next_role, _ in engines},
         "canary": {"id": canary.pk, "mode": canary.mode} if canary else None,
         "settings": {field: getattr(row, field) for field in SETTINGS},
     }
@@ -108,6 +110,9 @@ def restore(model: models.Model, desire: Desire) -> None:
         _restore_canary(model, desire["canary"])
     for engine, held in desire.get("held", {}).items():
         models.Engine.objects.filter(model=model, id=engine).update(held=held)
+    for engine, role in desire.get("roles", {}).items():
+        stays = {"next_role": "", "next_arm": "", "move_phase": "", "move_since": timezone.now()}
+        models.Engine.objects.filter(model=model, id=engine).update(role=role, **stays)
 
 
 def _restore_canary(model: models.Model, canary: Desire | None) -> None:

@@ -277,7 +277,23 @@ def test_roles_are_exchanged(model: models.Model) -> None:
         ("retask", "decode", "e-1"),
         ("retask", "prefill", "e-2"),
     ]
-    assert (operation.before, operation.after) == ({"e-1": "prefill", "e-2": "decode"}, {"e-1": "decode", "e-2": "prefill"})
+    assert operation.before == {"roles": {"e-1": "prefill", "e-2": "decode"}}
+    assert operation.after == {"roles": {"e-1": "decode", "e-2": "prefill"}}
+    actions.rollback(ANN, operation.pk)
+    assert dict(models.Engine.objects.values_list("id", "role")) == {"e-1": "prefill", "e-2": "decode"}
+
+
+def test_engines_that_others_stand_in_for_are_moved_to_each_others_pools(model: models.Model) -> None:
+    for number, role in ((3, "prefill"), (4, "decode")):
+        models.Engine.objects.create(
+            id=f"e-{number}", model=model, role=role, number=number, kind="simulated", state="ready"
+        )
+    models.Pool.objects.update(desired_engines=2)
+    operation = actions.exchange_roles(ANN, "m", "e-1", "e-2")
+    moving = models.Engine.objects.filter(move_phase="leaving").values_list("id", "role", "next_role")
+    assert set(moving) == {("e-1", "prefill", "decode"), ("e-2", "decode", "prefill")}
+    actions.rollback(ANN, operation.pk)
+    assert not models.Engine.objects.exclude(next_role="", move_phase="").exists()
 
 
 @pytest.mark.parametrize(

@@ -121,14 +121,29 @@ def test_an_engine_is_not_stopped_before_every_router_has_let_go(demo: FakeFleet
 
 def test_roles_are_exchanged_on_a_live_pair(demo: FakeFleet, loop: Loop) -> None:
     prefill, decode = demo.listed(LLAMA, "prefill")[0], demo.listed(LLAMA, "decode")[0]
+    operation = actions.exchange_roles(ANN, LLAMA, prefill, decode)
+    demo.run(loop, "out of the table", lambda: not {prefill, decode} & set(demo.listed(LLAMA)))
+    assert len(demo.listed(LLAMA)) == 2 and not done(operation)
+
+    def proven() -> bool:
+        """Whoever proves pairs says that KV moved."""
+        models.Pair.objects.filter(state="asked").update(state="verified", kv_bytes=1)
+        return done(operation)
+
+    demo.run(loop, "exchanged", proven)
+    assert prefill in demo.listed(LLAMA, "decode") and decode in demo.listed(LLAMA, "prefill")
+    assert demo.nodes["n1"].starts + demo.nodes["n2"].starts == 4, "nothing was restarted"
+
+
+def test_roles_of_the_only_pair_are_exchanged_in_one_table(demo: FakeFleet, loop: Loop) -> None:
+    prefill, decode = demo.listed(LLAMA, "prefill")[0], demo.listed(LLAMA, "decode")[0]
+    models.Pool.objects.update(floor=2)
     demo.router_follows = False
     operation = actions.exchange_roles(ANN, LLAMA, prefill, decode)
     demo.run(loop, "published", lambda: decode in demo.listed(LLAMA, "prefill"))
-    assert not done(operation)
+    assert prefill in demo.listed(LLAMA, "decode") and not done(operation)
     demo.router_follows = True
     demo.run(loop, "acknowledged", lambda: done(operation))
-    assert prefill in demo.listed(LLAMA, "decode")
-    assert demo.nodes["n1"].starts + demo.nodes["n2"].starts == 4, "nothing was restarted"
 
 
 def test_a_crashed_engine_leaves_the_table_and_comes_back(demo: FakeFleet, loop: Loop) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
 
 from controlplane.control.actions.change import Change, NewStep, begin, forbid, record_change
 from controlplane.control.actor import Actor
@@ -16,25 +18,24 @@ from controlplane.fleet import models
 def exchange_roles(
     actor: Actor, model_name: str, first: str, second: str, *, reason: str = "", expected_version: int | None = None
 ) -> models.Operation:
-    """Swap the roles of two ready engines of one model. They keep running: a role is how routers use an engine."""
+    """Swap the roles of two ready engines of one model. They keep running: a role is how routers use an engine.
+
+    Where both pools keep their floors without them each is moved and verified like any other; else they change places in
+    the same moment, and their pairs are proven afterwards.
+    """
     with transaction.atomic():
-        model = begin(actor, "exchange_roles", model_name, expected_version=expected_version).model
+        change = begin(actor, "exchange_roles", model_name, reason=reason, expected_version=expected_version)
+        model = change.model
         rows = {row.id: row for row in models.Engine.objects.select_for_update().filter(model=model, id__in=(first, second))}
         refuse_all("not_found", (f"{model_name} has no engine {id!r:.40}" for id in (first, second) if id not in rows))
         one, two = rows[first], rows[second]
         refuse_all("invalid", _exchange_problems(one, two))
+        spare = not any(_left(one)) and not any(_left(two))
         for row, role in ((one, two.role), (two, one.role)):
-            models.Engine.objects.filter(pk=row.pk).update(role=role)
-        return record_change(
-            "exchange_roles",
-            actor,
-            reason,
-            f"model:{model.name}",
-            model=model,
-            before={one.id: one.role, two.id: two.role},
-            after={one.id: two.role, two.id: one.role},
-            steps=[NewStep("retask", two.role, one.id), NewStep("retask", one.role, two.id)],
-        )
+            moved = {"next_role": role, "next_arm": row.arm, "move_phase": "leaving"} if spare else {"role": role}
+            models.Engine.objects.filter(pk=row.pk).update(move_since=timezone.now(), **moved)
+            models.Pair.objects.filter(Q(prefill=row) | Q(decode=row)).delete()
+        return change.record([NewStep("retask", two.role, one.id, one.arm), NewStep("retask", one.role, two.id, one.arm)])
 
 
 def drain_engine(actor: Actor, engine_id: str, *, reason: str = "", expected_version: int | None = None) -> models.Operation:
@@ -125,6 +126,9 @@ def _exchange_problems(one: models.Engine, two: models.Engine) -> list[str]:
     problems = [f"{row.id} is {row.state}, not ready: wait until it is" for row in unready]
     if one.role == two.role:
         problems.append(f"{one.id} and {two.id} both have the role {one.role}: name one of each")
+    if one.arm != two.arm:
+        problems.append(f"{one.id} serves arm {one.arm} and {two.id} arm {two.arm}: name engines of one arm")
+    problems += [f"{row.id} is moving to pool {row.next_role}: wait until it has" for row in (one, two) if row.next_role]
     if (one.tensor_parallel, one.kind) != (two.tensor_parallel, two.kind):
         problems.append("their launch shapes differ: scale the pools instead, which replaces engines")
     pools = one.model.pools.filter(role__in=(one.role, two.role))
