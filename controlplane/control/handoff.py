@@ -148,14 +148,12 @@ async def _ask(prefill: _Engine, decode: _Engine, asked: Asked, limit: asyncio.T
     streamed, alone = await asyncio.gather(decoding, whole)
     text, usage = _events(decode, streamed)
     during.what = f"the counters of {decode.endpoint.id}"
-    prompt_tokens = _tokens(usage.get("prompt_tokens")) or 0
+    prompt_tokens = _tokens(usage)
     grown = await _grown(decode, before, prompt_tokens)
-    details = usage.get("prompt_tokens_details")
     seen = Seen(
         prompt_tokens=prompt_tokens,
         pulled_tokens=grown[PULLED_TOKENS],
         pulled_bytes=grown[PULLED_BYTES],
-        cached_tokens=_tokens(details.get("cached_tokens")) if isinstance(details, dict) else None,
         same_text=text == _text(_document(prefill, alone)),
     )
     return Outcome(judge(seen, asked.by_parameters), (streamed.first_at - prefilled) * 1000)
@@ -217,8 +215,11 @@ def _events(decode: _Engine, answer: Answer) -> tuple[str, dict[str, Any]]:
     return text, usage
 
 
-def _tokens(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+def _tokens(usage: dict[str, Any]) -> int:
+    tokens = usage.get("prompt_tokens")
+    if type(tokens) is not int or tokens <= 0:
+        raise _Failed("the decode engine did not count the prompt")
+    return tokens
 
 
 def _why(answer: Answer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import time
@@ -14,6 +15,8 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from controlplane.control.handoff import Asked, Endpoint, Outcome, ask_pair
+from controlplane.core.handoff_probe import make_prompt, word_count
 from controlplane.core.protocol import Connector, EngineSpec, Rank
 from workers import ports
 from workers.engines.base import Place
@@ -159,6 +162,14 @@ def hand_off(prefill: RealEngine, decode: RealEngine, path: str, body: Mapping[s
     remote = {"do_remote_decode": True, "do_remote_prefill": False}
     leg = prefill.answer(path, {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": remote})
     return decode.ask(path, {**body, "kv_transfer_params": leg["kv_transfer_params"]})
+
+
+async def probe(prefill: RealEngine, decode: RealEngine, connector: Connector) -> Outcome:
+    """One question of a control plane's probe."""
+    prompt = make_prompt(word_count(BLOCK, int(ARGS["max_model_len"])), secrets.randbelow)
+    asked = Asked(MODEL, prompt, secrets.token_hex(8), connector == "nixl")
+    ends = [Endpoint(engine.id, engine.url, engine.key) for engine in (prefill, decode)]
+    return await ask_pair(*ends, asked, asyncio.get_running_loop().time() + 60.0)
 
 
 def warm_up(one: RealEngine, other: RealEngine) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 
-from tests.vllm.harness import BLOCK, MODEL, RealEngine
+from tests.vllm.harness import BLOCK, MODEL, RealEngine, probe
 from tests.vllm.router import RouterProcess
 
 LENGTHS = (1, 2, 32, 33, 40, 65, 500, 1500)
@@ -47,3 +47,10 @@ def test_prompts_that_share_a_beginning_and_come_twice_do_no_harm(
             shutil.rmtree(stored_prompt)
         whole = decode.answer("/v1/completions", {**body, "cache_salt": "computed-here"})
         assert answer["choices"][0]["logprobs"]["tokens"] == whole["choices"][0]["logprobs"]["tokens"]
+
+
+async def test_a_probe_sees_kv_move_in_both_directions(example_pair: tuple[RealEngine, RealEngine]) -> None:
+    for prefill, decode in (example_pair, example_pair[::-1]):
+        outcome = await probe(prefill, decode, "example")
+        assert outcome.verdict.verified, outcome.verdict.reason
+        assert outcome.verdict.kv_bytes is None  # this connector counts none

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.vllm.harness import BLOCK, MODEL, RealEngine
+from tests.vllm.harness import BLOCK, MODEL, RealEngine, probe
 from tests.vllm.router import RouterProcess
 
 Pair = tuple[RealEngine, RealEngine]
@@ -118,6 +118,22 @@ def test_kv_parameters_of_a_client_reach_no_engine(poison: dict[str, Any], nixl_
     assert router.answer("/v1/completions", {**body, **poison})["choices"] == clean["choices"]
     for engine in nixl_pair:
         assert httpx.get(engine.url + "/health", timeout=10).status_code == 200
+
+
+async def test_a_probe_sees_kv_move_in_both_directions(nixl_pair: Pair) -> None:
+    for prefill, decode in (nixl_pair, nixl_pair[::-1]):
+        sent = decode.metric(BYTES)
+        outcome = await probe(prefill, decode, "nixl")
+        assert outcome.verdict.verified, outcome.verdict.reason
+        assert outcome.verdict.kv_bytes == decode.metric(BYTES) - sent
+        assert outcome.handoff_ms is not None and outcome.handoff_ms > 0
+
+
+async def test_a_probe_tells_an_engine_that_was_given_no_kv(nixl_pair: Pair) -> None:
+    """It answers rightly all the same: it computes the prompt itself."""
+    outcome = await probe(*nixl_pair, "example")
+    assert not outcome.verdict.verified
+    assert "no KV moved: by the decode engine's counters 0 of" in outcome.verdict.reason
 
 
 def test_an_engine_answers_nobody_without_its_key(nixl_pair: Pair) -> None:

@@ -1,4 +1,4 @@
-"""`up --fleet vllm`: real engines that Celery started, and roles that change while they run."""
+"""`up --fleet vllm`: real engines that Celery started, and roles that change while they run, with and without traffic."""
 
 from __future__ import annotations
 
@@ -16,16 +16,25 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.vllm import traffic
 from tests.vllm.harness import MODEL, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
+EXCHANGES = 10
 Manage = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def manage() -> Iterator[Manage]:
+def state() -> Iterator[Path]:
+    """The state folder of a stack of this file."""
+    folder = Path(tempfile.mkdtemp(prefix="twinpool-vllm-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def manage(state: Path) -> Iterator[Manage]:
     """`manage.py` on a stack of its own, down again at the end."""
-    state = Path(tempfile.mkdtemp(prefix="twinpool-vllm-"))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TWINPOOL_", "DJANGO_"))}
 
     def run(*arguments: str) -> str:
@@ -41,7 +50,6 @@ def manage() -> Iterator[Manage]:
         yield run
     finally:
         subprocess.run([sys.executable, "manage.py", "down", "--state", str(state)], cwd=ROOT, env=kept, check=False)
-        shutil.rmtree(state, ignore_errors=True)
 
 
 def ask(url: str, path: str, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -77,6 +85,24 @@ def test_a_real_pair_serves_and_exchanges_its_roles_without_a_restart(manage: Ma
     assert {route for route, _ in after} == {exchanged}
     assert [answer["choices"] for _, answer in after] == [answer["choices"] for _, answer in before]
     assert [counts(answer) for _, answer in after] == [counts(answer) for _, answer in before]
+    assert engine_processes() == engines
+
+
+def test_ten_exchanges_under_traffic_lose_no_request_and_change_no_text(manage: Manage, state: Path) -> None:
+    url = json.loads(manage("status", "--json"))["router_url"]
+    prompts = traffic.clear_prompts(url, 12)
+    engines = engine_processes()
+    command = [sys.executable, "-m", "tests.vllm.exchanges", str(state), str(EXCHANGES)]
+    with traffic.flowing(url, prompts, clients=3) as seen:
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=400)
+        assert done.returncode == 0, done.stdout + done.stderr
+    seconds = sorted(json.loads(done.stdout))
+    split = {route for route in seen.routes if route.startswith("disaggregated ")}
+    print(f"{len(seconds)} exchanges, {1000 * seconds[len(seconds) // 2]:.0f} ms in the middle, {1000 * seconds[-1]:.0f} ms "
+          f"at most; {seen.exact} requests exact, {len(seen.lost)} lost; ways: {dict(seen.routes)}")  # fmt: skip
+    assert seen.lost == []
+    assert seen.exact >= EXCHANGES
+    assert len(split) == 2, "requests were handed over in one direction only"
     assert engine_processes() == engines
 
 
