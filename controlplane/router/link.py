@@ -123,7 +123,8 @@ class Link:
 
     async def _read_eras(self) -> None:
         directory, found = self._router.directory, []
-        for field, envelope in (await self._broker.hgetall(names.ERAS_KEY)).items():
+        told = await self._broker.hgetall(names.ERAS_KEY)
+        for field, envelope in told.items():
             try:
                 era = decode(CacheEra, signing.unseal(self._key, envelope))
             except ValueError as error:  # BadSignature, WrongShape
@@ -136,11 +137,17 @@ class Link:
         outdone = [field for field, era in found if directory.eras.outdone(era)]
         if outdone:
             await self._broker.hdel(names.ERAS_KEY, *outdone)
+        for era in directory.eras_of_table():
+            if _field(era).encode() not in told:  # Valkey has lost it, and a router that starts now must hear of it
+                self._say_soon(era)
 
     def _era_found(self, era: CacheEra) -> None:
-        self._unsaid_eras[f"{era.engine}/{era.incarnation}/{era.number}/{era.salt}"] = era
-        self._era_news.set()
+        self._say_soon(era)
         self._router.table_changed.set()  # the fact tells it too
+
+    def _say_soon(self, era: CacheEra) -> None:
+        self._unsaid_eras[_field(era)] = era
+        self._era_news.set()
 
     async def _tell_eras(self) -> None:
         while True:
@@ -255,3 +262,7 @@ class Link:
         while (message := self._outbox.next_message()) is not None:
             await self._stream.xadd(names.TELEMETRY_STREAM, {"r": message}, maxlen=names.TELEMETRY_MAXLEN, approximate=True)
             self._outbox.confirmed()
+
+
+def _field(era: CacheEra) -> str:
+    return f"{era.engine}/{era.incarnation}/{era.number}/{era.salt}"

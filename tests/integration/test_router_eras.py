@@ -238,6 +238,8 @@ async def test_routers_on_other_machines_and_control_learn_it_from_valkey(
         assert set(valkey.hkeys(names.ERAS_KEY)) == {  # type: ignore[arg-type]
             b"forged", f"d1/1/2/{third[0].router.directory.eras.all()[0].salt}".encode(),
         }  # fmt: skip
+        valkey.delete(names.ERAS_KEY)
+        await until(lambda: valkey.hlen(names.ERAS_KEY) == 1, "told again to a Valkey that has lost it")
         stop.set()
         await asyncio.gather(*(task for _, task in (one, other, third)))
 
