@@ -96,9 +96,12 @@ class ChangeCommand(BaseCommand):
     def finish(self, number: int, options: dict[str, Any]) -> None:
         """Show the operation until it ends and answer how. Raises CommandError unless it is done."""
         seen: Seen | None = None
-        with clitext.Display() as display:
-            for seen in follow(number, options["wait_s"]):
-                display.show(seen)
+        try:
+            with clitext.Display() as display:
+                for seen in follow(number, options["wait_s"]):
+                    display.show(seen)
+        except KeyboardInterrupt as stop:
+            raise CommandError(f"operation {number} goes on; operation watch {number} follows it", returncode=130) from stop
         if seen is None:
             raise CommandError(f"there is no operation {number}")
         self.say(options, clitext.operation_document(seen), [clitext.headline(seen)])

@@ -73,6 +73,7 @@ def operation_document(seen: Seen) -> dict[str, Any]:
         "operation": row.pk,
         "verb": row.verb,
         "model": row.model.name if row.model else None,
+        "subject": seen.subject,
         "state": row.state,
         "actor": row.actor,
         "reason": row.reason,
@@ -106,7 +107,7 @@ def _time(at: datetime | None) -> str | None:
 def headline(seen: Seen) -> str:
     """An operation in one line."""
     row = seen.operation
-    subject = f" {row.model.name}" if row.model else ""
+    subject = f" {seen.subject}" if seen.subject else ""
     steps = f", {seen.done} of {len(seen.steps)} steps" if seen.steps else ""
     lost = "" if seen.lost is None else f", {seen.lost} of {seen.requests} requests lost"
     outcome = f": {row.outcome}" if row.outcome else ""

@@ -24,6 +24,8 @@ class Seen:
     that Twinpool lost or failed. None or missing: not known, or telemetry does not run."""
 
     operation: models.Operation
+    subject: str
+    """What it changes: the model's name, or "node:n1"."""
     steps: tuple[models.Step, ...]
     labels: dict[str, str]
     in_flight: dict[str, int]
@@ -50,12 +52,19 @@ def look(number: int) -> Seen | None:
     engines = models.Engine.objects.filter(id__in={step.engine for step in steps if step.engine})
     return Seen(
         operation=operation,
+        subject=operation.model.name if operation.model else _subject(operation),
         steps=steps,
         labels={row.id: row.label for row in engines},
         in_flight={row["id"].partition(":")[2]: _work(row) for row in rows if row.get("type") == "engine"},
         requests=traffic.get("requests"),
         lost=traffic.get("lost"),
     )
+
+
+def _subject(operation: models.Operation) -> str:
+    """As the audit names it: also of a model that is gone."""
+    entry = operation.audit.order_by("pk").first()
+    return entry.subject.removeprefix("model:") if entry else ""
 
 
 def follow(number: int, timeout_s: float | None = None) -> Iterator[Seen]:

@@ -114,7 +114,8 @@ def lock_model(name: str) -> models.Model:
 
 def lock_models(*names: str) -> None:
     """The rows of several models, always in the same order: who wants the same two waits, and never for each other."""
-    list(models.Model.objects.select_for_update().filter(name__in=names).order_by("pk"))
+    known = [name.replace("\x00", "") for name in names]
+    list(models.Model.objects.select_for_update().filter(name__in=known).order_by("pk"))
 
 
 def link(*operations: models.Operation) -> None:

@@ -26,7 +26,8 @@ def exchange_roles(
     with transaction.atomic():
         change = begin(actor, "exchange_roles", model_name, reason=reason, expected_version=expected_version)
         model = change.model
-        rows = {row.id: row for row in models.Engine.objects.select_for_update().filter(model=model, id__in=(first, second))}
+        named = [each.replace("\x00", "") for each in (first, second)]
+        rows = {row.id: row for row in models.Engine.objects.select_for_update().filter(model=model, id__in=named)}
         refuse_all("not_found", (f"{model_name} has no engine {id!r:.40}" for id in (first, second) if id not in rows))
         one, two = rows[first], rows[second]
         refuse_all("invalid", _exchange_problems(one, two))
@@ -109,7 +110,8 @@ def _left(row: models.Engine) -> Iterator[str]:
 def retry_engine(actor: Actor, engine_id: str, *, reason: str = "") -> models.Operation:
     """Start an engine again that was given up after too many failures."""
     with transaction.atomic():
-        row = models.Engine.objects.select_for_update().select_related("model").filter(id=engine_id).first()
+        found = models.Engine.objects.select_for_update().select_related("model").filter(id=engine_id.replace("\x00", ""))
+        row = found.first()
         if row is None:
             raise Refused("not_found", f"there is no engine {engine_id!r:.40}")
         forbid(actor, "retry_engine", row.model.team)

@@ -34,10 +34,25 @@ def size_steps(model: models.Model, freed: Collection[str] = ()) -> list[NewStep
     gaps = _gaps(model)
     steps = _moves(gaps)
     refuse_all("no_capacity", why_not(_demands(gaps), _freed(gaps) | set(freed)))
+    if _demands(gaps):
+        refuse_all("no_capacity", _over_quota(model))
     for verb, sign in (("start", 1), ("stop", -1)):
         for gap in gaps:
             steps += [NewStep(verb, gap.pool.role, arm=gap.pool.arm)] * max(0, sign * gap.engines)
     return steps
+
+
+def _over_quota(model: models.Model) -> Iterable[str]:
+    """Whether the models of the team would hold more GPUs together than it may. Its row stays locked: two models of a team
+    that grow at once must not both see the same GPUs left."""
+    team = models.Team.objects.select_for_update().filter(name=model.team).exclude(gpu_quota=None).first()
+    if team is None or team.gpu_quota is None:
+        return
+    pools = models.Pool.objects.filter(model__team=model.team).values_list("desired_engines", "tensor_parallel")
+    wanted = sum(engines * degree for engines, degree in pools)
+    if wanted > team.gpu_quota:
+        held = f"models of team {team.name} would hold {wanted} GPUs and may hold {team.gpu_quota}"
+        yield f"{held}: shrink one, or raise its quota"
 
 
 def replace_steps(model: models.Model) -> list[NewStep]:

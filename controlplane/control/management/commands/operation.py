@@ -60,12 +60,7 @@ class Command(ChangeCommand):
 
     def _line(self, seen: Seen, options: dict[str, Any]) -> None:
         row = seen.operation
-        document = {
-            "operation": row.pk,
-            "verb": row.verb,
-            "model": row.model.name if row.model else None,
-            "state": row.state,
-        }
+        document = {"operation": row.pk, "verb": row.verb, "subject": seen.subject, "state": row.state}
         self.say(options, {**document, "actor": row.actor, "outcome": row.outcome}, [clitext.headline(seen)])
 
     def _show(self, seen: Seen, options: dict[str, Any]) -> None:
