@@ -19,13 +19,15 @@ MIN_VALUE = 1e-3
 MAX_VALUE = 1e8
 
 _LOG_GAMMA = math.log(GAMMA)
-_MIN_INDEX = math.ceil(math.log(MIN_VALUE) / _LOG_GAMMA)
-_MAX_INDEX = math.ceil(math.log(MAX_VALUE) / _LOG_GAMMA)
+MIN_INDEX = math.ceil(math.log(MIN_VALUE) / _LOG_GAMMA)
+MAX_INDEX = math.ceil(math.log(MAX_VALUE) / _LOG_GAMMA)
 _OPEN_START = 1 / 64
 """A cumulative histogram's first bucket starts at 0, which has no logarithm: its counts are spread from bound/64 on."""
 _FORMAT = 1
 _HEAD = struct.Struct("<BxHdd")
 _BUCKET = struct.Struct("<hf")
+HEAD_BYTES = _HEAD.size
+"""Before the buckets of a stored sketch: who merges many of them at once reads only the buckets (int16, float32) behind it."""
 
 
 class BadSketch(ValueError):
@@ -35,8 +37,8 @@ class BadSketch(ValueError):
 def bucket_index(value: float) -> int:
     """The bucket of a value; values outside MIN_VALUE..MAX_VALUE fall into the outermost ones."""
     if value <= MIN_VALUE:
-        return _MIN_INDEX
-    return min(math.ceil(math.log(value) / _LOG_GAMMA), _MAX_INDEX)
+        return MIN_INDEX
+    return min(math.ceil(math.log(value) / _LOG_GAMMA), MAX_INDEX)
 
 
 def bucket_value(index: int) -> float:

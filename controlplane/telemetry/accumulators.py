@@ -9,6 +9,7 @@ from typing import Any
 
 from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow
 from controlplane.core.sketches import Sketch
+from controlplane.telemetry.board import LOST_BY_US
 from controlplane.telemetry.deltas import Gain
 from controlplane.telemetry.records import COUNTERS, HISTOGRAMS, busy, share
 from controlplane.telemetry.tables import (
@@ -16,6 +17,7 @@ from controlplane.telemetry.tables import (
     GPU_MINUTE,
     MODEL_MINUTE,
     NODE_SECOND,
+    PAIR_MINUTE,
     POOL_MINUTE,
     Batch,
     moment,
@@ -179,6 +181,7 @@ class PoolMinute:
     role: str
     gpus: set[str] = field(default_factory=set)
     gpu_seconds: int = 0
+    known_seconds: int = 0
     busy_seconds: float = 0.0
     tensor: Mean = field(default_factory=Mean)
     dram: Mean = field(default_factory=Mean)
@@ -190,7 +193,10 @@ class PoolMinute:
     def add_gpu(self, row: GpuRow) -> None:
         self.gpus.add(row.uuid)
         self.gpu_seconds += 1
-        self.busy_seconds += busy(row) or 0.0
+        share_of_it = busy(row)
+        if share_of_it is not None:
+            self.known_seconds += 1
+            self.busy_seconds += share_of_it
         self.tensor.add(share(row.tensor))
         self.dram.add(share(row.dram))
 
@@ -217,6 +223,7 @@ class PoolMinute:
                 "waiting": sum(each.value or 0.0 for each in self.waiting.values()),
                 "waiting_max": int(max((each.largest for each in self.waiting.values()), default=0)),
                 "kv_usage": self.kv_usage.value,
+                "known_seconds": float(self.known_seconds),
                 **gained_columns(self.gained),
             },
         )
@@ -224,6 +231,8 @@ class PoolMinute:
 
 @dataclass(slots=True)
 class ModelMinute:
+    """A minute without requests in which a router reported is a row of zeros; one without a row was not recorded."""
+
     start: int
     width_s: int
     model: str
@@ -248,6 +257,34 @@ class ModelMinute:
         for name in MODEL_MINUTE.columns[2:]:
             values[name] = stored(self.sketches.get(name)) if name.endswith("_ms") else self.sums[name]
         batch.add(MODEL_MINUTE, values)
+
+
+@dataclass(slots=True)
+class PairMinute:
+    """Handoffs of one prefill to one decode engine."""
+
+    start: int
+    width_s: int
+    model: str
+    prefill: str
+    decode: str
+    handoffs: int = 0
+    failed: int = 0
+    kv_bytes: int = 0
+    handoff_ms: Sketch = field(default_factory=Sketch)
+
+    def add(self, row: RequestRow) -> None:
+        if row.handoff_ms is None:
+            self.failed += row.weight if row.outcome in LOST_BY_US else 0
+            return
+        self.handoffs += row.weight
+        self.kv_bytes += row.weight * (row.kv_bytes or 0)
+        if row.stream:
+            self.handoff_ms.add(row.handoff_ms, row.weight)
+
+    def add_to(self, batch: Batch) -> None:
+        values: dict[str, Any] = {name: getattr(self, name) for name in PAIR_MINUTE.columns if name != "at"}
+        batch.add(PAIR_MINUTE, values | {"at": moment(self.start), "handoff_ms": stored(self.handoff_ms)})
 
 
 def add_gain(tally: Tally, gain: Gain) -> None:

@@ -21,12 +21,17 @@ FINEST_S = 900
 def keep(config: Config) -> dict[Table, timedelta]:
     """How long each table's rows are kept."""
     pools = timedelta(days=config.keep_pool_minute_days)
+    gpus = timedelta(days=config.keep_gpu_minute_days)
     return {
         tables.NODE_SECOND: timedelta(hours=config.keep_node_second_hours),
-        tables.GPU_MINUTE: timedelta(days=config.keep_gpu_minute_days),
+        tables.GPU_MINUTE: gpus,
+        tables.PAIR_MINUTE: gpus,
         tables.ENGINE_10S: timedelta(days=config.keep_engine_10s_days),
         tables.POOL_MINUTE: pools,
         tables.MODEL_MINUTE: pools,
+        tables.MODEL_HOUR: pools,
+        tables.POOL_HOUR: pools,
+        tables.PAIR_HOUR: pools,
         tables.REQUEST: timedelta(days=config.keep_request_days),
     }
 

@@ -7,6 +7,7 @@ cannot store would stop every batch it is in: so ranges, lengths and NUL charact
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from controlplane.core.protocol import (
     GpuRow,
     Histogram,
     NodeRow,
+    Passed,
     Record,
     RecordKind,
     RequestRow,
@@ -77,7 +79,7 @@ MAX_HELD_S = 600.0
 _SOURCE = re.compile(r"(agent|router):[\w.\-:\[\]]{1,200}")
 _SHARES = frozenset({"tensor", "tensor_peak", "dram", "kv_usage", "cpu"})
 _SMALL = frozenset({"running", "waiting", "in_flight", "handoffs_open"})
-_SHORT = frozenset({"status", "retries"})
+_SHORT = frozenset({"status", "retries", "resumes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,11 @@ def _check_value(name: str, value: Any, path: str) -> None:
         for key, item in value.items():
             _check_value("", key, path)
             _check_value("", item, f"{path}.{key}")
+    elif isinstance(value, Passed):
+        _check_value("", value.leg, path)
+        _check_value("", value.engine, path)
+        if not math.isfinite(value.score_s):
+            raise WrongShape(path, "has a score that is no number")
     elif isinstance(value, tuple):
         if len(value) > MAX_ITEMS:
             raise WrongShape(path, f"has more than {MAX_ITEMS} items")

@@ -6,12 +6,20 @@ that sums stay right. Rows have natural keys: samples read again after a restart
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
 
 from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow
-from controlplane.telemetry.accumulators import EngineTenSeconds, GpuMinute, ModelMinute, NodeSecond, PoolMinute
+from controlplane.telemetry.accumulators import (
+    EngineTenSeconds,
+    GpuMinute,
+    ModelMinute,
+    NodeSecond,
+    PairMinute,
+    PoolMinute,
+)
 from controlplane.telemetry.deltas import EngineCounters
 from controlplane.telemetry.records import Row, Sample, finished_at
 from controlplane.telemetry.tables import REQUEST, Batch, moment
@@ -24,7 +32,9 @@ LONGEST_OPEN_S = MINUTE_S + LATE_S
 MAX_AGE_S = 86_400.0
 """A request that claims to have arrived longer before its record than this has a wrong clock; its record's time is taken."""
 
-Bucket = NodeSecond | GpuMinute | EngineTenSeconds | PoolMinute | ModelMinute
+Bucket = NodeSecond | GpuMinute | EngineTenSeconds | PoolMinute | ModelMinute | PairMinute
+NOT_COPIED = frozenset({"at", "router", "itl_ms", "passed"})
+"""Columns of a request's row that are not just the record's field of that name."""
 B = TypeVar("B", bound=Bucket)
 
 
@@ -47,6 +57,9 @@ class Rollups:
         elif sample.kind == "engine":
             for engine in cast(tuple[EngineRow, ...], sample.rows):
                 self._engine(engine, sample.at, view)
+        elif sample.kind == "router":
+            for model in view.models:
+                self._model(model.name, sample.at)
         elif sample.kind == "request":
             for request in cast(tuple[RequestRow, ...], sample.rows):
                 self._request(request, sample)
@@ -91,8 +104,8 @@ class Rollups:
             role = view.role_of(row.engine)
             minute = self._bucket(("gpu", row.uuid, start), partial(GpuMinute, start, MINUTE_S, row.uuid))
             minute.add(node, row, role)
-            if row.engine in view.engines:
-                self._pool(view.engines[row.engine].model, role, start).add_gpu(row)
+            model = view.engines[row.engine].model if row.engine in view.engines else ""
+            self._pool(model, role, start).add_gpu(row)
 
     def _pool(self, model: str, role: str, start: int) -> PoolMinute:
         return self._bucket(("pool", model, role, start), lambda: PoolMinute(start, MINUTE_S, model, role))
@@ -108,16 +121,28 @@ class Rollups:
         self._bucket(key, make).add(row, gain)
         self._pool(row.model, role, self._start(at, MINUTE_S)).add_engine(row, gain)
 
+    def _model(self, model: str, at: float) -> ModelMinute:
+        start = self._start(at, MINUTE_S)
+        return self._bucket(("model", model, start), lambda: ModelMinute(start, MINUTE_S, model))
+
+    def _pair(self, row: RequestRow, at: float) -> PairMinute:
+        key = (row.model, row.prefill_engine, row.decode_engine)
+        start = self._start(at, MINUTE_S)
+        return self._bucket(("pair", *key, start), lambda: PairMinute(start, MINUTE_S, *key))
+
     def _request(self, row: RequestRow, sample: Sample[Row]) -> None:
-        start = self._start(finished_at(sample, row), MINUTE_S)
-        self._bucket(("model", row.model, start), lambda: ModelMinute(start, MINUTE_S, row.model)).add(row)
+        finished = finished_at(sample, row)
+        self._model(row.model, finished).add(row)
+        if row.prefill_engine and row.decode_engine:
+            self._pair(row, finished).add(row)
         plausible = abs(sample.received - row.arrived_at) <= MAX_AGE_S
         self._ready.add(
             REQUEST,
             {
-                **{name: getattr(row, name) for name in REQUEST.columns if name not in ("at", "router", "itl_ms")},
+                **{name: getattr(row, name) for name in REQUEST.columns if name not in NOT_COPIED},
                 "at": moment(row.arrived_at if plausible else sample.received),
                 "router": sample.sender,
                 "itl_ms": list(row.itl_ms),
+                "passed": json.dumps([[each.leg, each.engine, each.score_s] for each in row.passed]),
             },
         )

@@ -39,7 +39,7 @@ class Span:
 
 REQUESTS = """
 SELECT ok, prompt_tokens + output_tokens, ttft_ms, itl_ms FROM telemetry_model_minute
-WHERE model = %s AND at >= %s AND at < %s
+WHERE model = %s AND at >= %s AND at < %s AND ok + client_error + engine_error + cancelled + cut > 0
 """
 GPUS = """
 SELECT uuid, sum(samples), sum(samples * busy) FROM telemetry_gpu_minute

@@ -1,4 +1,4 @@
-"""Columns and keys of the telemetry tables (migrations 0001 and 0002), and a batch of rows on its way into them."""
+"""Columns and keys of the telemetry tables (migrations 0002 to 0004), and a batch of rows on its way into them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,10 @@ POOL_MINUTE = Table(
     ("model", "role", "at"),
     (
         *("model", "role", "at", "engines", "gpus", "gpu_seconds", "busy_seconds", "tensor", "dram", "running", "waiting"),
-        *("waiting_max", "kv_usage", *COUNTERS, *SKETCHES),
+        *("waiting_max", "kv_usage", *COUNTERS, *SKETCHES, "known_seconds"),
     ),
 )
+"""Model and role empty: GPUs that no engine holds."""
 MODEL_MINUTE = Table(
     "telemetry_model_minute",
     ("model", "at"),
@@ -72,10 +73,25 @@ REQUEST = Table(
     (
         *("id", "at", "router", "model", "path", "reason", "status", "outcome", "stream", "prefill_engine", "decode_engine"),
         *("prefill_ms", "handoff_ms", "ttft_ms", "total_ms", "itl_ms", "prompt_tokens", "output_tokens", "cached_tokens"),
-        *("kv_bytes", "retries"),
+        *("kv_bytes", "retries", "queue_ms", "resumes", "weight", "session", "arm", "passed"),
     ),
 )
-ALL = (NODE_SECOND, GPU_MINUTE, ENGINE_10S, POOL_MINUTE, MODEL_MINUTE, REQUEST)
+PAIR_MINUTE = Table(
+    "telemetry_pair_minute",
+    ("model", "at", "prefill", "decode"),
+    ("model", "prefill", "decode", "at", "handoffs", "failed", "kv_bytes", "handoff_ms"),
+)
+
+
+def _hour(minute: Table) -> Table:
+    return Table(minute.name.replace("_minute", "_hour"), minute.key, (*minute.columns, "minutes"))
+
+
+MODEL_HOUR, POOL_HOUR, PAIR_HOUR = _hour(MODEL_MINUTE), _hour(POOL_MINUTE), _hour(PAIR_MINUTE)
+ALL = (
+    *(NODE_SECOND, GPU_MINUTE, ENGINE_10S, POOL_MINUTE, MODEL_MINUTE, PAIR_MINUTE, REQUEST),
+    *(MODEL_HOUR, POOL_HOUR, PAIR_HOUR),
+)
 
 
 @dataclass

@@ -187,7 +187,7 @@ def test_a_stream_becomes_rows_and_live_topics(ingest: Ingest, fleet: dict[str, 
         (["p", "d", "", ""], [0.5, pytest.approx(0.05), 0.0, 0.0], pytest.approx(0.2))
     ]
     whole = datetime.fromtimestamp(end + 5 - 120, UTC)
-    until(lambda: one("SELECT count(*) FROM telemetry_pool_minute WHERE at = %s", whole) == 2)
+    until(lambda: one("SELECT count(*) FROM telemetry_pool_minute WHERE at = %s AND model = 'llama'", whole) == 2)
     pool = ask("SELECT generation_tokens, busy_seconds, gpus, transfer_ms FROM telemetry_pool_minute "
                "WHERE at = %s AND role = 'decode'", whole)  # fmt: skip
     assert pool[0][:3] == (600, pytest.approx(30), 1)

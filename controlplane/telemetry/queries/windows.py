@@ -2,7 +2,7 @@
 
 Levels: ten seconds (engines, requests: spans up to half an hour), minutes (pools, models, pairs, GPUs), hours (pools,
 models, pairs: cells of an hour and more). Hours are made from minutes and hold the same sums and sketches, so any mixture is
-right. """
+right."""
 
 from __future__ import annotations
 

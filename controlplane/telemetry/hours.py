@@ -1,0 +1,156 @@
+"""Hours of models, pools and pairs, added up from their minutes once no minute of the hour will change any more.
+
+Runs as often as it likes and in several processes: where it stands is a row, written with the hours it made. A query takes
+the hours before that place and the minutes after it, so that a late roll-up makes it slower, not wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection, transaction
+from psycopg import sql
+
+from controlplane.core import names
+from controlplane.telemetry.merging import merge_stored
+from controlplane.telemetry.partitions import Partitions
+from controlplane.telemetry.tables import (
+    MODEL_HOUR,
+    MODEL_MINUTE,
+    PAIR_HOUR,
+    PAIR_MINUTE,
+    POOL_HOUR,
+    POOL_MINUTE,
+    Table,
+    moment,
+)
+
+HOUR_S = 3600
+POSITION = "hours"
+"""In telemetry_position; `at`: hours that end by then are made."""
+SETTLED_S = 900.0
+"""The stream must be read this far beyond an hour's end: what is read again after a restart lies within that."""
+AT_ONCE = 48
+MEAN_BY = {
+    "tensor": "gpu_seconds",
+    "dram": "gpu_seconds",
+    "running": "1",
+    "waiting": "1",
+    "kv_usage": "engines",
+}
+"""Averages of a minute, and what each weighs in the hour's."""
+MAXIMA = frozenset({"engines", "gpus", "waiting_max"})
+
+
+@dataclass(frozen=True)
+class Rollup:
+    minute: Table
+    hour: Table
+
+    @property
+    def sketches(self) -> tuple[str, ...]:
+        return tuple(name for name in self.minute.columns if name.endswith("_ms"))
+
+
+ROLLUPS = (Rollup(MODEL_MINUTE, MODEL_HOUR), Rollup(POOL_MINUTE, POOL_HOUR), Rollup(PAIR_MINUTE, PAIR_HOUR))
+
+
+def roll_up(partitions: Partitions, at_once: int = AT_ONCE) -> int:
+    """Make up to `at_once` hours that are due, the oldest first; returns how many. Raises django.db.Error."""
+    made = 0
+    while made < at_once and _next_hour(partitions):
+        made += 1
+    return made
+
+
+def _next_hour(partitions: Partitions) -> bool:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('telemetry'), hashtext('hours'))")
+        if not cursor.fetchone()[0]:
+            return False
+        start = _due(cursor)
+        if start is None:
+            return False
+        for rollup in ROLLUPS:
+            _write(cursor, partitions, rollup.hour, _hour(cursor, rollup, start))
+        cursor.execute(
+            "INSERT INTO telemetry_position (stream, last_id, at) VALUES (%s, '', %s) "
+            "ON CONFLICT (stream) DO UPDATE SET at = excluded.at",
+            [POSITION, moment(start + HOUR_S)],
+        )
+    return True
+
+
+def _due(cursor: Any) -> int | None:
+    """Where the next hour begins, if it may be made."""
+    cursor.execute("SELECT stream, extract(epoch FROM at)::float8 FROM telemetry_position")
+    places = dict(cursor.fetchall())
+    if names.TELEMETRY_STREAM not in places:
+        return None
+    start = _first(cursor, places.get(POSITION))
+    if start is None or start + HOUR_S + SETTLED_S > places[names.TELEMETRY_STREAM]:
+        return None
+    return start
+
+
+def _first(cursor: Any, done: float | None) -> int | None:
+    """The hour of the oldest minute that lies beyond `done`: a time in which nothing was recorded is skipped."""
+    oldest = []
+    for rollup in ROLLUPS:
+        query = sql.SQL("SELECT extract(epoch FROM min(at))::float8 FROM {} WHERE at >= %s")
+        cursor.execute(query.format(sql.Identifier(rollup.minute.name)), [moment(done or 0)])
+        oldest += [value for (value,) in cursor.fetchall() if value is not None]
+    return int(min(oldest) // HOUR_S) * HOUR_S if oldest else None
+
+
+def _hour(cursor: Any, rollup: Rollup, start: int) -> list[list[Any]]:
+    """The rows of one hour, in the order of its table's columns."""
+    columns = rollup.hour.columns
+    picks = sql.SQL(", ").join(_pick(rollup, column) for column in columns)
+    keys = sql.SQL(", ").join(sql.Identifier(column) for column in rollup.minute.key if column != "at")
+    cursor.execute(
+        sql.SQL("SELECT {picks} FROM {table} WHERE at >= %(start)s AND at < %(end)s GROUP BY {keys}").format(
+            picks=picks, table=sql.Identifier(rollup.minute.name), keys=keys
+        ),
+        {"start": moment(start), "end": moment(start + HOUR_S)},
+    )
+    sketches = {columns.index(name) for name in rollup.sketches}
+    return [
+        [merge_stored(map(bytes, value or ())) if place in sketches else value for place, value in enumerate(row)]
+        for row in cursor.fetchall()
+    ]
+
+
+def _pick(rollup: Rollup, column: str) -> sql.Composable:
+    name = sql.Identifier(column)
+    if column == "at":
+        return sql.SQL("%(start)s::timestamptz")
+    if column == "minutes":
+        return sql.SQL("count(*)")
+    if column in rollup.minute.key:
+        return name
+    if column in rollup.sketches:
+        return sql.SQL("array_agg({0}) FILTER (WHERE {0} IS NOT NULL)").format(name)
+    if column in MAXIMA:
+        return sql.SQL("max({})").format(name)
+    if column in MEAN_BY:
+        weight = sql.SQL("1") if MEAN_BY[column] == "1" else sql.Identifier(MEAN_BY[column])
+        form = sql.SQL("sum({0} * {1}) / nullif(sum({1}) FILTER (WHERE {0} IS NOT NULL), 0)")
+        return form.format(name, weight)
+    return sql.SQL("sum({})").format(name)
+
+
+def _write(cursor: Any, partitions: Partitions, table: Table, rows: list[list[Any]]) -> None:
+    if not rows:
+        return
+    partitions.ensure(table, {row[table.columns.index("at")] for row in rows})
+    changes = [column for column in table.columns if column not in table.key]
+    query = sql.SQL("INSERT INTO {table} ({columns}) VALUES ({values}) ON CONFLICT ({key}) DO UPDATE SET {changes}").format(
+        table=sql.Identifier(table.name),
+        columns=sql.SQL(", ").join(map(sql.Identifier, table.columns)),
+        values=sql.SQL(", ").join(sql.Placeholder() * len(table.columns)),
+        key=sql.SQL(", ").join(map(sql.Identifier, table.key)),
+        changes=sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(column)) for column in changes),
+    )
+    cursor.executemany(query, rows)

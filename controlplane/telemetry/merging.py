@@ -1,0 +1,97 @@
+"""Many stored sketches merged at once: their buckets are added up in one array, a row per cell of time. Exact, as
+`core.sketches.Sketch.merge` is; thousands of sketches take milliseconds. Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from controlplane.core.sketches import (
+    HEAD_BYTES,
+    MAX_INDEX,
+    MIN_INDEX,
+    BadSketch,
+    Sketch,
+    bucket_value,
+)
+
+BUCKET = np.dtype([("index", "<i2"), ("count", "<f4")])
+"""As `Sketch.to_bytes` writes it."""
+WIDTH = MAX_INDEX - MIN_INDEX + 1
+VALUES = np.array([bucket_value(MIN_INDEX + place) for place in range(WIDTH)])
+_SUMS = struct.Struct("<dd")
+_SUMS_AT = 4
+Counts = npt.NDArray[np.float64]
+
+
+class Merged:
+    """`counts[cell][place]`: how many values of that cell are in the bucket MIN_INDEX + place."""
+
+    def __init__(self, counts: Counts) -> None:
+        self.counts = counts
+        self.totals: Counts = counts.sum(axis=1)
+
+    @classmethod
+    def of(cls, cells: int, buckets: Iterable[tuple[int, bytes]]) -> Merged:
+        """`buckets`: a cell's number, and the buckets of one or more stored sketches, one after another and without their
+        heads. Raises BadSketch."""
+        numbers, parts = [], []
+        for cell, part in buckets:
+            if part:
+                numbers.append(cell)
+                parts.append(part)
+        found = _parsed(b"".join(parts))
+        sizes = np.array([len(part) // BUCKET.itemsize for part in parts], dtype=np.int64)
+        places = np.repeat(np.array(numbers, dtype=np.int64), sizes) * WIDTH + (found["index"].astype(np.int64) - MIN_INDEX)
+        counts: Counts = np.bincount(places, found["count"].astype(np.float64), cells * WIDTH).astype(np.float64)
+        return cls(counts.reshape(cells, WIDTH))
+
+    def quantiles(self, q: float) -> list[float | None]:
+        """Per cell what `Sketch.quantile` would say; None where there is no value."""
+        cumulative = self.counts.cumsum(axis=1)
+        rank = np.maximum(q * cumulative[:, -1] - 1e-6, 0.0)
+        first = np.argmax((cumulative >= rank[:, None]) & (self.counts > 0), axis=1)
+        return [float(VALUES[place]) if total > 0 else None for place, total in zip(first, cumulative[:, -1], strict=True)]
+
+    def means(self) -> list[float | None]:
+        """Per cell, within RELATIVE_ERROR."""
+        sums = self.counts @ VALUES
+        return [float(part / total) if total > 0 else None for part, total in zip(sums, self.totals, strict=True)]
+
+    def whole(self) -> Merged:
+        """All cells as one."""
+        return Merged(self.counts.sum(axis=0, keepdims=True))
+
+    def histograms(self, edges: Sequence[float]) -> list[list[int]]:
+        """Per cell the counts between neighbouring edges, as `Sketch.histogram` has them."""
+        slots = np.searchsorted(np.array(edges[1:-1]), VALUES, side="left")
+        places = np.zeros((WIDTH, len(edges) - 1))
+        places[np.arange(WIDTH), slots] = 1.0
+        return [[round(value) for value in row] for row in (self.counts @ places).tolist()]
+
+
+def merge_stored(sketches: Iterable[bytes]) -> bytes | None:
+    """Stored sketches as one; None when there are none. Raises BadSketch."""
+    stored = list(sketches)
+    if not stored:
+        return None
+    buckets = Merged.of(1, [(0, sketch[HEAD_BYTES:]) for sketch in stored]).counts[0]
+    sketch = Sketch()
+    for place in np.flatnonzero(buckets):
+        sketch.buckets[MIN_INDEX + int(place)] = float(buckets[place])
+    for count, total in (_SUMS.unpack_from(each, _SUMS_AT) for each in stored):
+        sketch.count += count
+        sketch.sum += total
+    return sketch.to_bytes()
+
+
+def _parsed(data: bytes) -> npt.NDArray[np.void]:
+    if len(data) % BUCKET.itemsize:
+        raise BadSketch("its buckets are cut off")
+    found = np.frombuffer(data, dtype=BUCKET)
+    if len(found) and not (found["index"].min() >= MIN_INDEX and found["index"].max() <= MAX_INDEX):
+        raise BadSketch("a bucket lies beyond the ends")
+    return found
