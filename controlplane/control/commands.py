@@ -21,6 +21,7 @@ from controlplane.fleet import models
 
 TICK = "control.tick"
 MEASURE = "control.measure"
+ROLL_UP_HOURS = "control.roll_up_hours"
 PROBE_PAIR = "control.probe_pair"
 TASKS = {
     "start": names.TASK_START_ENGINE,

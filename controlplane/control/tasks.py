@@ -19,6 +19,8 @@ from controlplane.control.loop import Loop
 from controlplane.control.measured import measure_finished
 from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
 from controlplane.control.probing import Prober
+from controlplane.telemetry.hours import roll_up
+from controlplane.telemetry.partitions import Partitions, keep
 
 log = logging.getLogger(__name__)
 app.conf.beat_schedule = {**app.conf.beat_schedule, **BEAT_SCHEDULE}
@@ -53,6 +55,16 @@ def measure() -> None:
         measure_finished()
     except DatabaseError as error:
         log.warning("finished operations are not measured now: %s", type(error).__name__)
+
+
+@app.task(name=commands.ROLL_UP_HOURS)  # type: ignore[untyped-decorator]
+def roll_up_hours() -> None:
+    """What PostgreSQL cannot do now is tried again a minute later; until then queries take the minutes."""
+    try:
+        close_old_connections()
+        roll_up(Partitions(keep(config())))
+    except DatabaseError as error:
+        log.warning("hours of telemetry are not rolled up now: %s", type(error).__name__)
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
