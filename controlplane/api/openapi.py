@@ -12,6 +12,7 @@ from rest_framework import serializers
 
 from controlplane.api.documents import OperationDocument, ProblemDocument
 from controlplane.api.documents_preview import PreviewDocument
+from controlplane.api.idempotency import MAX_CHARS
 from controlplane.api.problems import MEDIA_TYPE
 from controlplane.api.strict import ChangeQuery, RemovalQuery, Strict
 
@@ -57,18 +58,19 @@ CHANGES: Mapping[int, str] = {
     415: "The body is not `application/json`.",
     422: "Refused, with `reasons`: it cannot be or would not be safe; or the key was used for another request.",
 }
+TAGS = {"type": "string", "pattern": r"^(\*|(W/)?\"[!#-~]*\"(, (W/)?\"[!#-~]*\")*)$"}
 IF_MATCH = OpenApiParameter(
     "If-Match",
-    OpenApiTypes.STR,
+    TAGS,
     OpenApiParameter.HEADER,
     description="ETag of the model as it was read: 412 if it is stale.",
 )
 IF_NONE_MATCH = OpenApiParameter(
-    "If-None-Match", OpenApiTypes.STR, OpenApiParameter.HEADER, description="304 if it is still what the client has."
+    "If-None-Match", TAGS, OpenApiParameter.HEADER, description="304 if it is still what the client has."
 )
 KEY = OpenApiParameter(
     "Idempotency-Key",
-    OpenApiTypes.STR,
+    {"type": "string", "minLength": 1, "maxLength": MAX_CHARS, "pattern": "^[ -~]+$"},
     OpenApiParameter.HEADER,
     description="Chosen by the client, e.g. a UUID: sent again within 24 hours, the change does not run again and the "
     "first answer comes again.",

@@ -84,6 +84,27 @@ def test_the_same_request_with_the_same_key_gets_the_first_answer(client: Client
     assert rebalances() == models.AuditEntry.objects.filter(verb="rebalance").count() == 1
 
 
+def test_of_many_at_once_with_one_key_one_runs_and_all_hear_of_the_same(client: Client) -> None:
+    answers: list[httpx.Response] = []
+
+    def send() -> None:
+        with httpx.Client(base_url=client.base_url, headers=client.headers, timeout=60) as own:
+            while True:
+                answer = own.post(f"/api/v1/{ADDRESS}", json=SIZES, headers=key("a"))
+                if answer.status_code != 409:
+                    answers.append(answer)
+                    return
+
+    sending = [threading.Thread(target=send) for _ in range(8)]
+    for each in sending:
+        each.start()
+    for each in sending:
+        each.join()
+    assert {(answer.status_code, answer.json()["id"]) for answer in answers} == {(202, answers[0].json()["id"])}
+    assert sum("idempotency-replayed" not in answer.headers for answer in answers) == 1
+    assert rebalances() == 1
+
+
 def test_a_key_is_for_one_request_of_one_user(web: Web, client: Client) -> None:
     assert client.post(ADDRESS, json=SIZES, headers=key("a")).status_code == 202
     others: list[tuple[str, Any, dict[str, str]]] = [

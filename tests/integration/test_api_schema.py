@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from jsonschema import Draft202012Validator
@@ -29,11 +29,10 @@ def web(valkey_url: str, django_db_setup: None) -> Web:
     return shared_web()
 
 
-def test_the_description_is_valid_and_complete() -> None:
-    command = [sys.executable, "-m", "django", "spectacular", "--validate", "--fail-on-warn", "--format", "openapi-json"]
-    done = subprocess.run([*command, "--settings", "controlplane.settings"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    description = json.loads(done.stdout)
+def test_the_description_is_valid_and_complete(tmp_path: Path) -> None:
+    file = tmp_path / "openapi.json"
+    call_command("spectacular", "--validate", "--fail-on-warn", "--format", "openapi-json", "--file", str(file))
+    description = json.loads(file.read_text())
     assert description["openapi"].startswith("3.1")
     found = {each["operationId"] for path in description["paths"].values() for each in path.values()}
     steering = {"cancel", "pause", "resume", "rollback"}
