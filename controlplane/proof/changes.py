@@ -23,6 +23,9 @@ def ask(model: str, change: Change) -> models.Operation:
     actor = Actor.command_line()
     if change.verb == "rebalance":
         return actions.rebalance(actor, model, change.sizes, reason=REASON)
+    if change.verb == "exchange":
+        first, second = models.Engine.objects.filter(model__name=model, wanted=True).values_list("id", flat=True)
+        return actions.exchange_roles(actor, model, first, second, reason=REASON)
     split = None if change.mode == "monolithic" else change.sizes
     return actions.set_mode(actor, model, change.mode, split=split, reason=REASON)
 

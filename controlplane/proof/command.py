@@ -8,14 +8,27 @@ import random
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.proof.display import Display
 from controlplane.proof.fleet import started
 from controlplane.proof.schedule import schedule
 
-ENGINES = 6
-"""Of the fleet `proof`."""
+
+@dataclass(frozen=True)
+class Size:
+    """A fleet of core.scenes, its engines, and what is done on it unless the options say otherwise."""
+
+    scene: str
+    engines: int
+    streams: int
+    rebalances: int
+    toggles: int
+
+
+SIMULATED = Size("proof", 6, 32, 20, 20)
+REAL = Size("vllm", 2, 6, 10, 4)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -24,10 +37,15 @@ def run(arguments: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
-    changes = schedule(random.Random(seed), ENGINES, options.rebalances, options.toggles)  # noqa: S311 - repeatable
+    size = REAL if options.vllm else SIMULATED
+    streams, rebalances, toggles = (
+        getattr(size, name) if (given := getattr(options, name)) is None else given
+        for name in ("streams", "rebalances", "toggles")
+    )
+    changes = schedule(random.Random(seed), size.engines, rebalances, toggles)  # noqa: S311 - repeatable
     with Display() as display:
         display.doing("starting a fleet of its own")
-        with started("proof", lambda _line: None, "--router-processes", "2", logs=options.logs) as fleet:
+        with started(size.scene, lambda _line: None, "--router-processes", "2", logs=options.logs) as fleet:
             fleet.adopt_environment()
             # Django reads its settings when it is imported: not before they are this fleet's.
             import django
@@ -35,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
             django.setup()
             from controlplane.proof.run import prove
 
-            report = prove(fleet, options.streams, changes, seed, display)
+            report = prove(fleet, streams, changes, seed, display)
         display.doing("stopping it")
     if options.json:
         print(json.dumps(report.as_json(), indent=1))  # noqa: T201
@@ -52,9 +70,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "every answer against the one that had to come. Nothing of a running stack is touched.",
         epilog="The full run: --streams 64 --rebalances 100 --toggles 50. Exit code 0: nothing was lost, 1: something was.",
     )
-    parser.add_argument("--streams", type=_Count(1, 512), default=32, metavar="N", help="open at all times (default 32)")
-    parser.add_argument("--rebalances", type=_Count(0, 10_000), default=20, metavar="N", help="(default 20)")
-    parser.add_argument("--toggles", type=_Count(0, 10_000), default=20, metavar="N", help="changes of mode (default 20)")
+    parser.add_argument("--streams", type=_Count(1, 512), metavar="N", help="open at all times (default 32; --vllm: 6)")
+    parser.add_argument("--rebalances", type=_Count(0, 10_000), metavar="N", help="(default 20; --vllm: 10 exchanges)")
+    parser.add_argument("--toggles", type=_Count(0, 10_000), metavar="N", help="changes of mode (default 20; --vllm: 4)")
+    parser.add_argument("--vllm", action="store_true", help="on two real engines, which exchange their roles")
     parser.add_argument("--seed", type=_Count(0, (1 << 31) - 1), metavar="N", help="repeat a run (default: by chance)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of its processes there")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

@@ -21,6 +21,8 @@ class Change:
 
     def __str__(self) -> str:
         shape = " + ".join(f"{count} {role}" for role, count in self.sizes.items())
+        if self.verb == "exchange":
+            return "exchange of roles"
         return f"rebalance to {shape}" if self.verb == "rebalance" else f"{self.mode}, {shape}"
 
 
@@ -43,17 +45,18 @@ def schedule(
     chance: random.Random, engines: int, rebalances: int, toggles: int, mode: Mode = "disaggregated"
 ) -> list[Change]:
     """So many of each in random order, from `mode` with its `engines` split evenly. A rebalance needs two pools, so that a
-    monolithic model is toggled next; the last toggle leaves two pools while rebalances are to come.
-    Raises ValueError if that cannot be."""
-    if rebalances and (engines < 3 or (mode == "monolithic" and not toggles)):
-        raise ValueError("a rebalance needs two pools and three engines")
+    monolithic model is toggled next; the last toggle leaves two pools while rebalances are to come. Two engines cannot be
+    split otherwise: they exchange their roles instead. Raises ValueError if that cannot be."""
+    if engines < 2 or (rebalances and mode == "monolithic" and not toggles):
+        raise ValueError("a rebalance needs two pools")
     changes: list[Change] = []
     prefill = engines // 2
     while rebalances or toggles:
         if mode != "monolithic" and rebalances and chance.random() < rebalances / (rebalances + toggles):
             rebalances -= 1
-            prefill = chance.choice([size for size in range(1, engines) if size != prefill])
-            changes.append(Change("rebalance", mode, _split(engines, prefill)))
+            others = [size for size in range(1, engines) if size != prefill]
+            prefill = chance.choice(others or [prefill])
+            changes.append(Change("rebalance" if others else "exchange", mode, _split(engines, prefill)))
             continue
         toggles -= 1
         stays_split = rebalances > 0 and toggles == 0

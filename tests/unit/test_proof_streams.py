@@ -113,4 +113,9 @@ def test_a_schedule_has_what_was_asked_for_and_every_change_changes_something(se
 
 def test_a_schedule_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="two pools"):
-        schedule(random.Random(1), 2, 1, 0)
+        schedule(random.Random(1), 2, 1, 0, "monolithic")
+
+
+def test_two_engines_exchange_their_roles_in_place_of_a_rebalance() -> None:
+    changes = schedule(random.Random(1), 2, 10, 4)
+    assert Counter(each.verb for each in changes) == {"exchange": 10, "set_mode": 4}
