@@ -6,14 +6,16 @@ question is asked again a moment later. Nothing here changes anything.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import math
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -31,8 +33,9 @@ SPAN_S = 1800
 KEPT_S = 300.0
 """A forecast is asked for again after this long: traffic changes."""
 KEPT = 512
-BATCH = 4
+BATCH = 8
 """Layouts of one process."""
+STEP = 1.05
 WITHIN_S = 90.0
 MAX_WAITING = 64
 
@@ -55,14 +58,14 @@ def basis_of(model: models.Model, now: float) -> Basis | str:
     kinds = _kinds(model)
     if not kinds:
         return f"no engine of {model.name} has a GPU: there is no hardware to forecast for"
-    prompt, cached = _significant(traffic.prompt_tokens, 2), _significant(traffic.cached_tokens, 2)
+    prompt, cached = _stepped(traffic.prompt_tokens), _stepped(traffic.cached_tokens)
     question = Question(
         model=model.name,
         config=model.config,
         layouts=(),
-        rate=_significant(traffic.rate, 2),
+        rate=_stepped(traffic.rate),
         prompt_tokens=max(1, round(prompt)),
-        output_tokens=max(1, round(_significant(traffic.output_tokens, 2))),
+        output_tokens=max(1, round(_stepped(traffic.output_tokens))),
         length_cv=min(3.0, round(traffic.length_cv, 1)),
         prefix_cached=min(round(cached), max(0, round(prompt) - 1)),
         slo_ttft_ms=model.slo_ttft_ms,
@@ -91,8 +94,11 @@ def _kinds(model: models.Model) -> dict[str, tuple[int, str]]:
     return {role: found.most_common(1)[0][0] for role, found in seen.items()}
 
 
-def _significant(value: float, digits: int) -> float:
-    return float(f"{value:.{digits}g}")
+def _stepped(value: float) -> float:
+    """On a scale of 5% steps, to two digits: figures that hardly move ask the same question."""
+    if value <= 0:
+        return 0.0
+    return float(f"{STEP ** round(math.log(value) / math.log(STEP)):.2g}")
 
 
 class Outlook:
@@ -122,14 +128,19 @@ class Outlook:
 
     def _work(self) -> None:
         while batch := self._next():
-            answers = _simulate(replace(batch[0], layouts=tuple(one.layouts[0] for one in batch)))
-            now = time.monotonic()
-            with self._lock:
-                for one in batch:
-                    self._known[one.to_json()] = (now, answers[one.layouts[0]])
-                    self._waiting.pop(one.to_json(), None)
-                while len(self._known) > KEPT:
-                    self._known.popitem(last=False)
+            by_layout = {one.layouts[0]: one for one in batch}
+            for layout, answer in _simulated(replace(batch[0], layouts=tuple(by_layout))):
+                self._learn(by_layout.pop(layout), answer)
+            for one in by_layout.values():
+                self._learn(one, {"refused": "the simulation failed or took too long; the web process's log has the reason"})
+
+    def _learn(self, question: Question, answer: dict[str, Any]) -> None:
+        key = question.to_json()
+        with self._lock:
+            self._known[key] = (time.monotonic(), answer)
+            self._waiting.pop(key, None)
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
 
     def _next(self) -> list[Question]:
         """The oldest questions that differ in nothing but their layout; the thread ends with none."""
@@ -142,24 +153,39 @@ class Outlook:
             return like[:BATCH]
 
 
-def _simulate(question: Question) -> dict[str, dict[str, Any]]:
-    command = [sys.executable, "-m", "controlplane.physics.splitforecasts"]
+def _simulated(question: Question) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Answers as they come. Those that do not come in time or at all are left out, which is logged."""
+    command, pipe = [sys.executable, "-m", "controlplane.physics.splitforecasts"], subprocess.PIPE
     try:
-        done = subprocess.run(
-            command, input=question.to_json(), capture_output=True, text=True, timeout=WITHIN_S, check=True
-        )
-        answers: dict[str, dict[str, Any]] = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        return _all_refused(question, f"the simulation took more than {WITHIN_S:.0f} s: the machine is too busy, ask again")
-    except (subprocess.CalledProcessError, OSError, ValueError) as error:
-        said = getattr(error, "stderr", "") or str(error)
-        log.error("a forecast failed: %s", said.strip().splitlines()[-1] if said.strip() else type(error).__name__)
-        return _all_refused(question, "the simulation failed; the web process's log has the reason")
-    return answers
+        process = subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+    except OSError as error:
+        log.error("a forecast cannot be made: %s", error.strerror)
+        return
+    with process, _killed_after(process, WITHIN_S):
+        assert process.stdin and process.stdout and process.stderr
+        try:
+            process.stdin.write(question.to_json())
+            process.stdin.close()
+            for line in process.stdout:
+                layout, answer = json.loads(line)
+                yield layout, answer
+        except (OSError, ValueError) as error:
+            log.error("a forecast failed: %s", type(error).__name__)
+        said = process.stderr.read().strip()
+        if process.wait():
+            log.error("a forecast failed: %s", said.splitlines()[-1] if said else f"exit {process.returncode}")
 
 
-def _all_refused(question: Question, why: str) -> dict[str, dict[str, Any]]:
-    return {layout: {"refused": why} for layout in question.layouts}
+@contextlib.contextmanager
+def _killed_after(process: subprocess.Popen[str], seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        process.kill()
 
 
 @cache

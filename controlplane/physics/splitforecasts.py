@@ -1,8 +1,8 @@
 """Forecasts of several layouts of one model under one drawn traffic, by a process of its own.
 
-`python -m controlplane.physics.splitforecasts` reads a Question as JSON on its standard input and writes, as JSON, one
-answer per layout: {"figures": …} as physics.forecastdoc has them, or {"refused": "why"}. A web process asks it, so that a
-simulation never holds up its pages and sockets.
+`python -m controlplane.physics.splitforecasts` reads a Question as JSON on its standard input and writes a line of JSON per
+layout as soon as it is known: [layout, answer], an answer being {"figures": …} as physics.forecastdoc has them, or
+{"refused": "why"}. A web process asks it, so that a simulation never holds up its pages and sockets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,9 +56,10 @@ class Question:
         return cls(**{**values, "layouts": tuple(values["layouts"])})
 
 
-def answers(question: Question) -> dict[str, dict[str, Any]]:
-    """By layout: its figures, or why there can be none."""
-    return {text: _answer(question, text) for text in question.layouts}
+def answers(question: Question) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each layout with its figures, or why there can be none."""
+    for text in question.layouts:
+        yield text, _answer(question, text)
 
 
 def _answer(question: Question, text: str) -> dict[str, Any]:
@@ -89,7 +90,9 @@ def _request(question: Question, text: str) -> ForecastRequest:
 
 def main() -> None:
     os.nice(NICENESS)
-    json.dump(answers(Question.from_json(sys.stdin.read())), sys.stdout)
+    for text, answer in answers(Question.from_json(sys.stdin.read())):
+        sys.stdout.write(json.dumps([text, answer]) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def _engines(gpus: tuple[GpuView, ...]) -> dict[str, EngineView]:
 
 def newest_and_open() -> Q:
     """The newest OPERATIONS, and every one that is still open."""
-    newest = Operation.objects.values("pk")[:OPERATIONS]
+    newest = Operation.objects.order_by("-pk").values("pk")[:OPERATIONS]
     return Q(pk__in=newest) | ~Q(state__in=ENDED)
 
 
@@ -111,15 +111,13 @@ def open_or_ended_lately() -> Q:
 def read_operations(which: Q, limit: int | None = None) -> tuple[OperationRow, ...]:
     """Operations as pages show them, the newest first."""
     subject = AuditEntry.objects.filter(operation=OuterRef("pk")).order_by("pk").values("subject")[:1]
-    found = (
+    done = Count("steps", filter=Q(steps__state__in=("done", "skipped")))
+    counted = (
         Operation.objects.filter(which)
         .select_related("model")
-        .annotate(
-            done=Count("steps", filter=Q(steps__state__in=("done", "skipped"))),
-            total=Count("steps"),
-            subject=Subquery(subject),
-        )[:limit]
+        .annotate(done=done, total=Count("steps"), subject=Subquery(subject))
     )
+    found = counted.order_by("-pk")[:limit]  # a query that counts forgets the model's own order
     return tuple(
         OperationRow(
             id=f"operation:{operation.pk}",

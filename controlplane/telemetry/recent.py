@@ -32,12 +32,12 @@ class Traffic:
 
 
 MINUTES = """
-SELECT min(at), sum(ok), sum(prompt_tokens), sum(output_tokens), sum(cached_tokens)
-FROM telemetry_model_minute WHERE model = %s AND at >= %s AND at < %s AND ok > 0
+SELECT min(at), sum(ok) FROM telemetry_model_minute WHERE model = %s AND at >= %s AND at < %s AND ok > 0
 """
-SPREAD = """
-SELECT stddev_pop(prompt_tokens) / nullif(avg(prompt_tokens), 0)
-FROM telemetry_request WHERE model = %s AND at >= %s AND at < %s AND outcome = 'ok'
+LENGTHS = """
+SELECT avg(prompt_tokens), avg(output_tokens), avg(coalesce(cached_tokens, 0)), stddev_pop(prompt_tokens)
+FROM telemetry_request
+WHERE model = %s AND at >= %s AND at < %s AND outcome = 'ok' AND prompt_tokens > 0 AND output_tokens > 0
 """
 
 
@@ -47,20 +47,20 @@ def recent_traffic(model: str, now: float, span_s: int = 1800) -> Traffic | None
     values: list[Any] = [model, moment(until - span_s), moment(until)]
     with connection.cursor() as cursor:
         cursor.execute(MINUTES, values)
-        first, requests, prompt, output, cached = cursor.fetchone()
-        if not requests or not prompt or not output:
-            return None
-        cursor.execute(SPREAD, values)
-        (spread,) = cursor.fetchone()
+        first, requests = cursor.fetchone()
+        cursor.execute(LENGTHS, values)
+        prompt, output, cached, deviation = cursor.fetchone()
+    if not requests or prompt is None:
+        return None
     minutes = max(1, round((until - first.timestamp()) / MINUTE_S))
     return Traffic(
         minutes=minutes,
         requests=int(requests),
         rate=requests / (minutes * MINUTE_S),
-        prompt_tokens=float(prompt / requests),
-        output_tokens=float(output / requests),
-        cached_tokens=float(cached / requests),
-        length_cv=float(spread or 0.0),
+        prompt_tokens=float(prompt),
+        output_tokens=float(output),
+        cached_tokens=float(cached),
+        length_cv=float(deviation / prompt),
     )
 
 

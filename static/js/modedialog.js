@@ -78,6 +78,8 @@ function show({ model: facts, refused }, mode, started) {
   }
   function soon() {
     hide(shareField, !canary());
+    answer = null; // at once: nobody sends what its plan does not show
+    dialog.update();
     clearTimeout(timer);
     timer = setTimeout(rehearse, WAIT_MS);
   }

@@ -16,9 +16,11 @@ import redis
 from axes.models import AccessAttempt, AccessLog
 from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session
+from django.utils import timezone
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from redis.asyncio import Redis
 
+from controlplane.fleet.models import Operation
 from controlplane.stack.ports import free_port
 from controlplane.telemetry.publish import Publisher
 from tests.console_rows import find, rows
@@ -82,9 +84,12 @@ def people(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
         for name in ("ops-1", "locked"):
             User.objects.create_user(name, password=PASSWORD)
         User.objects.get(username="ops-1").groups.add(Group.objects.get_or_create(name="operator")[0])
+        Operation.objects.create(
+            verb="rebalance", actor="ops-2", reason="more prompts", state="done", finished_at=timezone.now()
+        )
     yield
     with django_db_blocker.unblock():
-        for model in (User, Group, Session, AccessAttempt, AccessLog):
+        for model in (User, Group, Session, AccessAttempt, AccessLog, Operation):
             model.objects.all().delete()
 
 
@@ -283,6 +288,25 @@ def test_a_lost_server_is_announced_and_found_again(visit: Callable[..., Visit],
     page.get_by_role("button", name="Retry now").click()
     expect(banner).to_be_hidden(timeout=20_000)
     expect(page.locator("#live")).to_contain_text("live")
+
+
+def test_nothing_can_be_changed_while_the_page_is_cut_off(visit: Callable[..., Visit], fleet: Fleet, web: Web) -> None:
+    page = visit().page
+    expect(page.locator("#live")).to_contain_text("live")
+    page.keyboard.press("g")
+    page.keyboard.press("o")
+    undo = page.locator("#list").get_by_role("button", name="Undo")
+    undo.click()
+    expect(page.locator("#live")).to_contain_text("live")
+    page.fill("[name=reason]", "no use")
+    confirm = page.get_by_role("dialog").get_by_role("button", name="Roll back")
+    expect(confirm).to_be_enabled()
+    page.wait_for_load_state("networkidle")
+    web.stop()
+    expect(confirm).to_be_disabled(timeout=20_000)
+    expect(undo).to_have_attribute("title", "Disconnected: nothing can be changed now")
+    web.start()
+    expect(confirm).to_be_enabled(timeout=30_000)
 
 
 def test_the_heat_is_drawn_and_a_failed_one_can_be_tried_again(visit: Callable[..., Visit], fleet: Fleet) -> None:
