@@ -1,6 +1,6 @@
 """Kills every kind of process at every step of every kind of operation, under streams, and checks what must hold afterwards.
 
-    manage.py bench kill_matrix [--kinds K ...] [--victims V ...] [--boundaries N] [--cells N] [--streams N] [--seed N]
+    manage.py bench kill_matrix [--kinds K ...] [--victims V ...] [--boundaries N] [--cells N] [--streams N] [--seed N] [--logs DIR]
 
 A fleet of its own (6 simulated engines on 2 nodes, 2 router processes). A cell is one operation in which one process gets
 `kill -9` at one boundary (controlplane/proof/cells.py). It holds if the operation ends done or rolled back, everything
@@ -16,6 +16,7 @@ import itertools
 import os
 import random
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controlplane.proof.fleet import Fleet, started
@@ -33,7 +34,7 @@ SAMPLED_BOUNDARIES = 5
 
 def main() -> int:
     options = _options()
-    with started("proof", print, "--router-processes", "2") as fleet:
+    with started("proof", lambda _line: None, "--router-processes", "2", logs=options.logs) as fleet:
         fleet.adopt_environment()
         import django
 
@@ -53,6 +54,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cells", type=int, metavar="N", help="so many at random (default: all)")
     parser.add_argument("--streams", type=int, default=8, metavar="N", help="open at all times (default 8)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of its processes there")
     return parser.parse_args()
 
 
