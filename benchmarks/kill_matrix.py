@@ -1,6 +1,6 @@
 """Kills every kind of process at every step of every kind of operation, under streams, and checks what must hold afterwards.
 
-    manage.py bench kill_matrix [--kinds K ...] [--victims V ...] [--boundaries N] [--cells N] [--streams N] [--seed N] [--logs DIR]
+    manage.py bench kill_matrix [--kinds K ...] [--victims V ...] [--boundaries N] [--cells N] [--streams N] [--seed N]
 
 A fleet of its own (6 simulated engines on 2 nodes, 2 router processes). A cell is one operation in which one process gets
 `kill -9` at one boundary (controlplane/proof/cells.py). It holds if the operation ends done or rolled back, everything
