@@ -11,6 +11,7 @@ from django.db.models.fields.json import KT
 
 from controlplane.control.facts import Facts
 from controlplane.control.launches import launch_of
+from controlplane.control.stored_table import read_table
 from controlplane.core.lifecycle import ENDED
 from controlplane.core.protocol import Canary, Conditional, Connector, Mode, ModelRoute, OnPrefillLoss, Rank, RouterFact, Slo
 from controlplane.core.world import DrainMark, EngineState, GpuState, NodeState, PairState, PoolState, Sent, Target, World
@@ -26,7 +27,7 @@ def gather(
     sent: dict[Sent, float] | None = None,
 ) -> World:
     """The world of this tick, rows as they are now."""
-    table = models.TableState.objects.filter(id=1).first()
+    table = read_table()
     running = Prefetch("canaries", models.Canary.objects.filter(ended_at=None))
     return World(
         now=now,
@@ -37,8 +38,8 @@ def gather(
         gpus=read_gpus(),
         engines=read_engines(),
         routers=facts.routers,
-        stamp=(table.epoch, table.generation) if table else (0, 0),
-        serving_in_table=serving(table.document if table else None),
+        stamp=table.stamp,
+        serving_in_table=table.serving,
         drains=drains or {},
         sent=sent or {},
         targets=read_targets(),
@@ -73,12 +74,17 @@ def _canary_route(row: models.Canary) -> Canary:
 
 
 def read_pools() -> tuple[PoolState, ...]:
-    pools = models.Pool.objects.select_related("model").order_by("model__created_at", "model_id", "id")
-    return tuple(pool_state(pool) for pool in pools)
+    pools = models.Pool.objects.prefetch_related("model").order_by("model__created_at", "model_id", "id")
+    digests: dict[tuple[int, int], str] = {}
+    return tuple(pool_state(pool, digests) for pool in pools)
 
 
-def pool_state(pool: models.Pool) -> PoolState:
-    """One pool's row as a plain value."""
+def pool_state(pool: models.Pool, digests: dict[tuple[int, int], str] | None = None) -> PoolState:
+    """One pool's row as a plain value. `digests`: of launches, by model and degree, as far as they are known already."""
+    digests = digests if digests is not None else {}
+    key = (pool.model_id, pool.tensor_parallel)
+    if key not in digests:
+        digests[key] = launch_of(pool.model, pool.tensor_parallel).digest
     return PoolState(
         model=pool.model.name,
         role=pool.role,
@@ -88,7 +94,7 @@ def pool_state(pool: models.Pool) -> PoolState:
         node_labels=dict(pool.node_labels),
         arm=pool.arm,
         floor=pool.floor,
-        launch=launch_of(pool.model, pool.tensor_parallel).digest,
+        launch=digests[key],
     )
 
 
@@ -210,25 +216,6 @@ class _Launches:
         if model not in self._models:
             self._models[model] = models.Model.objects.get(name=model)
         return launch_of(self._models[model], tensor_parallel).digest
-
-
-def listed_roles(document: dict[str, Any] | None) -> dict[str, str]:
-    """Engine id -> role in a stored routing table."""
-    return {engine["id"]: engine["role"] for engine in _listed(document)}
-
-
-def listed_modes(document: dict[str, Any] | None) -> dict[str, str]:
-    """Model -> mode in a stored routing table."""
-    return {model["name"]: model["mode"] for model in (document or {}).get("models", ())}
-
-
-def serving(document: dict[str, Any] | None) -> frozenset[str]:
-    """Ids of the engines that a stored routing table offers for new work."""
-    return frozenset(engine["id"] for engine in _listed(document) if engine["state"] == "ready")
-
-
-def _listed(document: dict[str, Any] | None) -> Iterable[dict[str, Any]]:
-    return (engine for model in (document or {}).get("models", ()) for engine in model["engines"])
 
 
 def newest_stamp(routers: Iterable[RouterFact]) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from controlplane.config import config
 from controlplane.control.apply import apply
 from controlplane.control.canaries import advance_canaries
 from controlplane.control.facts import Boot, FactReader, Facts
-from controlplane.control.gather import gather, listed_modes, listed_roles, serving
+from controlplane.control.gather import gather
 from controlplane.control.leases import lease
 from controlplane.control.operations import advance_operations, forget_retired, read_open
 from controlplane.control.publish import TablePublisher
@@ -122,11 +122,10 @@ class Loop:
             self.memory.drains = dict(plan.drains)
             if not apply(plan, self.memory.sent):
                 break
-        document = self.table.publish(world)
+        table = self.table.publish(world)
         # Progress is judged against the table just published, not the one this tick began with.
-        stamp = (document["epoch"], document["generation"])
-        world = replace(world, stamp=stamp, serving_in_table=serving(document))
-        scene = Scene(world, plan.waiting, listed_roles(document), listed_modes(document), plan.problems)
+        world = replace(world, stamp=table.stamp, serving_in_table=table.serving)
+        scene = Scene(world, plan.waiting, table.roles, table.modes, plan.problems)
         if advance_operations(operations, scene):
             self._again.set()  # what is desired has changed: plan for it now
         forget_retired()

@@ -11,11 +11,12 @@ from django.utils import timezone
 from controlplane.config import config
 from controlplane.control.gather import newest_stamp
 from controlplane.control.keys import valid_keys
+from controlplane.control.stored_table import Stamp, StoredTable, read_table, write_table
 from controlplane.core import names
-from controlplane.core.codec import WrongShape, decode, encode
+from controlplane.core.codec import encode
 from controlplane.core.lifecycle import SERVING
 from controlplane.core.pairs import peers_listed
-from controlplane.core.protocol import ModelRoute, RoutingTable
+from controlplane.core.protocol import ModelRoute
 from controlplane.core.ramp import weights
 from controlplane.core.signing import BadSignature, seal, table_key, unseal
 from controlplane.core.table import DEFAULT_MAX_NUM_SEQS, build_table, next_stamp
@@ -24,48 +25,47 @@ from controlplane.fleet import models
 
 log = logging.getLogger(__name__)
 
-Stamp = tuple[int, int]
-
 
 class TablePublisher:
-    """Remembers which models it said to be left out, so that it says so once."""
+    """Remembers which models it said to be left out, so that it says so once, and what it published last, so that a table
+    that has not changed is neither read nor written again."""
 
     def __init__(self, valkey: redis.Redis, fleet_secret: bytes) -> None:
         self._valkey = valkey
         self._key = table_key(fleet_secret)
         self._left_out: dict[str, str] = {}
+        self._told: tuple[bytes, Stamp] = (b"", (0, 0))
 
-    def publish(self, world: World) -> dict[str, Any]:
-        """Bring the table up to `world` in both places; returns the newest document. Raises redis and database errors."""
-        row, _ = models.TableState.objects.get_or_create(id=1)
-        current = (row.epoch, row.generation)
-        in_valkey = _stamp_in_valkey(self._valkey, self._key)
+    def publish(self, world: World) -> StoredTable:
+        """Bring the table up to `world` in both places; returns the newest. Raises redis and database errors."""
+        stored = read_table()
+        in_valkey = self._stamp_in_valkey()
         seen = max(newest_stamp(world.routers), in_valkey)
         keys, require_key = valid_keys(timezone.now()), config().require_key
         table, left_out = build_table(
             _offered(world),
             world.engines,
             _max_num_seqs(),
-            current,
+            stored.stamp,
             keys,
             require_key,
             peers_listed(world, world.models),
             weights(world),
         )
         self._say(left_out)
-        document: dict[str, Any] = encode(table)
-        if table != _as_table(row.document) or seen > current:
-            stamp = next_stamp(current, [seen])
-            document |= {"epoch": stamp[0], "generation": stamp[1]}
-            mine = models.TableState.objects.filter(id=1, epoch=current[0], generation=current[1])
-            if not mine.update(epoch=stamp[0], generation=stamp[1], document=document, published_at=timezone.now()):
-                return row.document or document  # another worker was faster; the next tick sees its table
+        if table != stored.table or seen > stored.stamp:
+            stamp = next_stamp(stored.stamp, [seen])
+            document = {**encode(table), "epoch": stamp[0], "generation": stamp[1]}
+            if not write_table(stored.stamp, stamp, document):
+                return read_table()  # another worker was faster
             log.info("routing table %d:%d: %s", *stamp, _summary(document))
-            current = stamp
-        if in_valkey != current:
-            self._valkey.set(names.TABLE_KEY, seal(self._key, document))
-            self._valkey.publish(names.TABLE_CHANNEL, f"{current[0]}:{current[1]}")
-        return document
+            stored = read_table()
+        if in_valkey != stored.stamp:
+            envelope = seal(self._key, stored.document)
+            self._valkey.set(names.TABLE_KEY, envelope)
+            self._valkey.publish(names.TABLE_CHANNEL, f"{stored.stamp[0]}:{stored.stamp[1]}")
+            self._told = (envelope.encode(), stored.stamp)
+        return stored
 
     def _say(self, left_out: dict[str, str]) -> None:
         for name, why in left_out.items():
@@ -73,38 +73,30 @@ class TablePublisher:
                 log.error("model %s is left out of the routing table: %s", name, why)
         self._left_out = left_out
 
+    def _stamp_in_valkey(self) -> Stamp:
+        """(0, 0) if there is no table, or none that we signed."""
+        try:
+            envelope = self._valkey.get(names.TABLE_KEY)
+        except redis.ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            log.warning("something else was stored under the routing table's key: it is replaced")
+            return (0, 0)
+        if not isinstance(envelope, bytes):
+            return (0, 0)
+        if envelope != self._told[0]:
+            try:
+                document = unseal(self._key, envelope)
+                self._told = (envelope, (int(document["epoch"]), int(document["generation"])))
+            except (BadSignature, KeyError, TypeError, ValueError):
+                return (0, 0)
+        return self._told[1]
+
 
 def _offered(world: World) -> list[ModelRoute]:
     """A model that retires stays until its engines have finished what they have."""
     holding = {engine.model for engine in world.engines if engine.state in SERVING}
     return [model for model in world.models if model.name in holding or not world.target(model).retiring]
-
-
-def _as_table(document: dict[str, Any] | None) -> RoutingTable | None:
-    """A stored table as the value it was made from: PostgreSQL gives back large floats as integers, which would make every
-    tick's table look new. None if it is none."""
-    try:
-        return decode(RoutingTable, document)
-    except WrongShape:
-        return None
-
-
-def _stamp_in_valkey(valkey: redis.Redis, key: bytes) -> Stamp:
-    """(0, 0) if there is no table, or none that we signed."""
-    try:
-        envelope = valkey.get(names.TABLE_KEY)
-    except redis.ResponseError as error:
-        if not str(error).startswith("WRONGTYPE"):
-            raise
-        log.warning("something else was stored under the routing table's key: it is replaced")
-        return (0, 0)
-    if not isinstance(envelope, bytes):
-        return (0, 0)
-    try:
-        document = unseal(key, envelope)
-        return (int(document["epoch"]), int(document["generation"]))
-    except (BadSignature, KeyError, TypeError, ValueError):
-        return (0, 0)
 
 
 def _max_num_seqs() -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from django.db import DataError, IntegrityError, transaction
@@ -27,18 +28,59 @@ SEEN_EVERY = timedelta(seconds=4)
 def record_nodes(facts: Facts, said: dict[str, str]) -> Facts:
     """What each heard agent says about its node and its GPUs. Returns the facts without those that PostgreSQL refused to
     store: their nodes count as silent, the others go on. `said` is kept by the caller, so that it is said once."""
-    gpus = {gpu.uuid: gpu for gpu in models.Gpu.objects.all()}
+    now = timezone.now()
+    gpus = _Gpus()
     stored = dict(facts.agents)
+    seen: list[int] = []
     for node in models.Node.objects.filter(name__in=facts.agents):
-        try:
-            with transaction.atomic():
-                _record_node(node, facts.agents[node.name], gpus)
-        except (DataError, IntegrityError) as error:
-            del stored[node.name]
-            _say_once(said, f"the fact of node {node.name}", error)
-        else:
-            said.pop(f"the fact of node {node.name}", None)
+        fact = facts.agents[node.name]
+        changed = _changed(node, fact)
+        if changed or node.seen_at is None or gpus.differ(node, fact):
+            try:
+                with transaction.atomic():
+                    models.Node.objects.filter(pk=node.pk).update(seen_at=now, **changed)
+                    _record_gpus(node, fact, gpus.by_uuid)
+            except (DataError, IntegrityError) as error:
+                del stored[node.name]
+                _say_once(said, f"the fact of node {node.name}", error)
+                continue
+        elif now - node.seen_at >= SEEN_EVERY:
+            seen.append(node.pk)
+        said.pop(f"the fact of node {node.name}", None)
+    if seen:
+        models.Node.objects.filter(pk__in=seen).update(seen_at=now)
     return replace(facts, agents=stored)
+
+
+class _Gpus:
+    """What is recorded of GPUs."""
+
+    def __init__(self) -> None:
+        self._of_node: dict[int, set[tuple[Any, ...]]] = {}
+        rows = models.Gpu.objects.values_list("node_id", "uuid", "index", "kind", "memory_bytes", "simulated")
+        for node, *gpu in rows:
+            self._of_node.setdefault(node, set()).add(tuple(gpu))
+
+    @cached_property
+    def by_uuid(self) -> dict[str, models.Gpu]:
+        return {row.uuid: row for row in models.Gpu.objects.all()}
+
+    def differ(self, node: models.Node, fact: AgentFact) -> bool:
+        """Whether the node's GPUs are not exactly those that its agent tells."""
+        told = {(gpu.uuid, gpu.index, gpu.kind, gpu.memory_bytes, gpu.simulated) for gpu in fact.gpus}
+        return told != self._of_node.get(node.pk, set())
+
+
+def _changed(node: models.Node, fact: AgentFact) -> dict[str, Any]:
+    """Columns of the node's row that its agent tells otherwise."""
+    told = {
+        "address": fact.address[:255],
+        "network_gbps": fact.network_gbps,
+        "agent_boot": fact.boot,
+        "agent_booted_at": fact.booted_at,
+        "agent_labels": dict(fact.labels),
+    }
+    return {name: value for name, value in told.items() if getattr(node, name) != value}
 
 
 def _say_once(said: dict[str, str], what: str, error: Exception) -> None:
@@ -46,24 +88,6 @@ def _say_once(said: dict[str, str], what: str, error: Exception) -> None:
     if said.get(what) != why:
         said[what] = why
         log.error("%s cannot be stored and is left out: %s", what, why)
-
-
-def _record_node(node: models.Node, fact: AgentFact, gpus: dict[str, models.Gpu]) -> None:
-    now = timezone.now()
-    changed: dict[str, Any] = {
-        field: value
-        for field, value in (
-            ("address", fact.address[:255]),
-            ("network_gbps", fact.network_gbps),
-            ("agent_boot", fact.boot),
-            ("agent_booted_at", fact.booted_at),
-            ("agent_labels", dict(fact.labels)),
-        )
-        if getattr(node, field) != value
-    }
-    if changed or node.seen_at is None or now - node.seen_at >= SEEN_EVERY:
-        models.Node.objects.filter(pk=node.pk).update(seen_at=now, **changed)
-    _record_gpus(node, fact, gpus)
 
 
 def _record_gpus(node: models.Node, fact: AgentFact, rows: dict[str, models.Gpu]) -> None:
@@ -113,6 +137,8 @@ def record_engines(world: World, said: dict[str, str]) -> World:
 
 def _record_engine(old: EngineState, new: EngineState) -> EngineState:
     """`new`, once it is on the row; `old` if somebody changed the row meanwhile (the next tick sees why)."""
+    if new == old:
+        return old
     before, after = _fields(old), _fields(new)
     changed = {name: value for name, value in after.items() if before[name] != value}
     if not changed:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal, cast
 
 from controlplane.core.codec import WrongShape, decode, encode
@@ -55,7 +56,7 @@ def build_table(
         if state:
             seqs = max_num_seqs.get(engine.model, DEFAULT_MAX_NUM_SEQS)
             weight = engine.weight * weights.get(engine.id, 1.0)
-            route = replace(_route(engine, state, seqs), weight=weight, peers=peers.get(engine.id, ()))
+            route = _route(engine, state, seqs, weight, peers.get(engine.id, ()))
             problem = engine_problem(route)
             if problem:
                 left_out[engine.id] = problem
@@ -99,6 +100,12 @@ def _problem(route: ModelRoute, taken: set[str]) -> str:
     shared = sorted(name for name in set(names) if name in taken or names.count(name) > 1)
     if shared:
         return f"another model (or this one twice) has the name {', '.join(shared)}"
+    return _refusal(route)
+
+
+@lru_cache(maxsize=1024)
+def _refusal(route: ModelRoute) -> str:
+    """Why a router that reads it would refuse it. Kept, as most models are in one table as they were in the last."""
     try:
         return model_problem(decode(ModelRoute, encode(route)))
     except WrongShape as error:
@@ -111,7 +118,9 @@ def _listed_as(engine: EngineState) -> Literal["ready", "draining", ""]:
     return "ready" if engine.serves else "draining"
 
 
-def _route(engine: EngineState, state: Literal["ready", "draining"], max_num_seqs: int) -> EngineRoute:
+def _route(
+    engine: EngineState, state: Literal["ready", "draining"], max_num_seqs: int, weight: float, peers: tuple[str, ...]
+) -> EngineRoute:
     return EngineRoute(
         id=engine.id,
         url=engine.url,
@@ -119,6 +128,8 @@ def _route(engine: EngineState, state: Literal["ready", "draining"], max_num_seq
         incarnation=engine.incarnation,
         state=state,
         arm=engine.arm,
+        weight=weight,
+        peers=peers,
         node=engine.ranks[0].node if engine.ranks else "",
         gpu=engine.gpu_kind,
         tp=engine.tensor_parallel,
