@@ -295,7 +295,7 @@ def test_nothing_can_be_changed_while_the_page_is_cut_off(visit: Callable[..., V
     expect(page.locator("#live")).to_contain_text("live")
     page.keyboard.press("g")
     page.keyboard.press("o")
-    undo = page.locator("#list").get_by_role("button", name="Undo")
+    undo = page.locator("#list tr", has_text="more prompts").get_by_role("button", name="Undo")
     undo.click()
     expect(page.locator("#live")).to_contain_text("live")
     page.fill("[name=reason]", "no use")
