@@ -46,6 +46,7 @@ class Report:
             "streams": {name: self.streams.counts[name] for name in OUTCOMES},
             "requests": self.streams.ended,
             "tokens": self.streams.tokens,
+            "ways": dict(self.streams.ways.most_common()),
             "longest_pause_ms": round(self.streams.longest_pause_s * 1000),
             "operations": dict(sorted(operations.items())),
             "operations_planned": self.planned,
@@ -65,6 +66,7 @@ class Report:
         pause = _ms(figures["longest_pause_ms"])
         rows = [
             ("requests", f"{streams.ended}, {streams.tokens} tokens; the longest pause within one {pause}"),
+            ("ways", ", ".join(f"{count} {way}" for way, count in figures["ways"].items()) or "none"),
             ("retasks", f"{self.watch.retasks}, {self.watch.flips} of them from one table to the next"),
             ("drain", f"{_told(figures['drain_ms'])} of {figures['drains']}"),
             ("out of service", f"{_told(figures['out_of_service_ms'])} of {len(self.watch.out_of_service_s)}"),

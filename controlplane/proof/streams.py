@@ -35,6 +35,8 @@ class Streams:
 
     def __init__(self, host: str, port: int, questions: Iterator[Question], count: int) -> None:
         self.counts: Counter[str] = Counter()
+        self.ways: Counter[str] = Counter()
+        """Exact streams by the path that the router told."""
         self.tokens = 0
         self.losses: list[Loss] = []
         self.open = 0
@@ -97,9 +99,11 @@ class Streams:
 
     def _note(self, question: Question, reply: Reply, verdict: Verdict) -> None:
         self.counts[verdict.outcome] += 1
-        self.tokens += question.tokens if verdict.outcome == "exact" else 0
-        if verdict.outcome != "exact":
-            route, name = (reply.headers.get(header, "") for header in ("x-twinpool-route", "x-request-id"))
+        route, name = (reply.headers.get(header, "") for header in ("x-twinpool-route", "x-request-id"))
+        if verdict.outcome == "exact":
+            self.tokens += question.tokens
+            self.ways[route.partition(";")[0]] += 1
+        else:
             self.losses.append(Loss(time.time(), verdict.outcome, verdict.why, route, name))
 
     async def _ask(self, question: Question) -> Reply:
