@@ -13,8 +13,8 @@ _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CLEAN = bytes([*range(0x20, 0x7F), *range(0x80, 0x100), 0x09])
 """What a value may be made of (RFC 9110 section 5.5)."""
 _HARD = frozenset({b"connection", b"proxy-connection", b"upgrade", b"expect", b"trailer", b"te"})
-_EACH_ITS_OWN = frozenset({b"content-length", b"x-request-id", b"traceparent", b"tracestate", b"x-session-id", b"date"})
-"""Values that do not come again, or not often."""
+_EACH_ITS_OWN = frozenset({b"x-request-id", b"traceparent", b"tracestate", b"x-session-id"})
+"""Values that do not come again."""
 _LONGEST = 512
 _MOST = 1024
 

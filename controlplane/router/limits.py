@@ -31,7 +31,7 @@ class Limits:
     """Of a stream's events, kept so that another engine can go on if this one dies."""
     gather_streams: int = 8
     """With fewer open streams their events are carried as they come, one by one."""
-    gather_per_stream_s: float = 0.000_02
+    gather_per_stream_s: float = 0.000_01
     gather_s: float = 0.001
     """Events of streams are let gather for so long for each open stream, and at the most."""
     event_bytes: int = 256 * 1024
