@@ -73,6 +73,10 @@ def _again(engine: EngineState, world: World, waiting: dict[str, str]) -> list[A
     if engine.failures >= MAX_FAILURES:
         waiting[engine.id] = engine.reason
         return []
+    left = [fact for fact in world.reports(engine) if fact and fact.state not in OVER]
+    if left:
+        # One process of several is dead, so the engine is: the others end before all start anew.
+        return _send_all(engine, "stop", "another process of it has failed", world)
     if engine.retry_at is not None and world.now < engine.retry_at:
         return []
     why = engine.reason.partition("; starts again")[0]

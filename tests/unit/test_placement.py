@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.placement import Want, place
-from controlplane.core.world import GpuState, NodeState
+from controlplane.core.placement import Room, Want, place
+from controlplane.core.world import GpuState, NodeState, PoolState
 
 
 def node(name: str, **changes: object) -> NodeState:
@@ -36,6 +36,35 @@ def test_a_node_with_the_models_engines_comes_before_a_fuller_one() -> None:
     all_gpus = gpus("a", taken=(0,)) + gpus("b", taken=(0, 1, 2))
     placement, _ = place(Want(1, peers={"a": 1}), [node("a"), node("b")], all_gpus)
     assert placement is not None and placement.node == "a"
+
+
+def test_then_come_nodes_of_the_same_fabric_and_then_of_the_same_zone() -> None:
+    labels = {"a": {"zone": "z1", "fabric": "f1"}, "b": {"zone": "z1", "fabric": "f2"}, "c": {"zone": "z2", "fabric": "f1"}}
+    labels["d"] = {"zone": "z2", "fabric": "f3"}
+    nodes = [node(name, labels=each) for name, each in labels.items()]
+    free = {name: gpus(name, count=2) for name in "bcd"}
+    here = gpus("a", count=2, taken=(0, 1))
+    order = []
+    for _ in range(3):
+        placement, _ = place(Want(2, peers={"a": 1}), nodes, here + tuple(gpu for each in free.values() for gpu in each))
+        assert placement is not None
+        order.append(placement.node)
+        del free[placement.node]
+    assert order == ["c", "b", "d"]
+
+
+def test_what_is_taken_in_one_plan_is_not_found_again() -> None:
+    room = Room([node("a"), node("b")], gpus("a", count=1) + gpus("b", count=2))
+    pool = PoolState("m", "decode", 3)
+    found = []
+    while (placement := room.find(pool)[0]) is not None:
+        room.take("m", placement)
+        found += placement.gpus
+    assert found == ["a-0", "b-0", "b-1"]
+    assert room.find(pool)[1][1:] == (
+        "a: has 0 of 1 fitting GPUs free, 1 too few",
+        "b: has 0 of 2 fitting GPUs free, 1 too few",
+    )
 
 
 def test_otherwise_the_fullest_node_that_fits_is_taken() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from controlplane.core.observe import MAX_FAILURES
 from controlplane.core.plan import Action, Create, Halt, Release, Restart, Retire, Send
-from controlplane.core.protocol import AgentFact, EngineFact, ModelRoute, Rank
 from controlplane.core.pools import REPLACE_LOST_S
+from controlplane.core.protocol import AgentFact, EngineFact, ModelRoute, Rank
 from controlplane.core.reconcile import UNACKNOWLEDGED_S, reconcile
 from controlplane.core.world import EngineState, GpuState, NodeState, PoolState, Sent, World
 
@@ -172,6 +172,32 @@ def test_an_engine_lost_for_long_is_replaced_if_there_is_room() -> None:
     assert verbs(replace(state, engines=(lost_there,))) == ["Retire"]
     full = tuple(replace(gpu, engine="e-other") for gpu in state.gpus)
     assert verbs(replace(state, engines=(lost_there,), gpus=full)) == []
+
+
+def two_ranks(first: str, second: str, **changes: Any) -> World:
+    """An engine with a process on each of two nodes, in these states."""
+    ranks = (Rank("n1", ("n1-0",)), Rank("n2", ("n2-0",)))
+    engine = replace(ENGINE, ranks=ranks, **changes)
+    told = [fact(first), fact(second, rank=1)]
+    nodes = tuple(
+        NodeState(name, seen_at=1.0, fact=AgentFact(name, "b", 1, NOW, "h", engines=(each,)))
+        for name, each in zip(("n1", "n2"), told, strict=True)
+    )
+    return world(engine, nodes=nodes)
+
+
+def test_the_processes_of_an_engine_start_together_and_one_dead_ends_them_all() -> None:
+    planned = two_ranks("stopped", "stopped", state="starting", spec_generation=2, state_since=NOW)
+    assert [(send.node, send.verb, send.rank) for send in actions(planned) if isinstance(send, Send)] == [
+        ("n1", "start", 0),
+        ("n2", "start", 1),
+    ]
+    one_dead = two_ranks("ready", "failed", state="failed", failures=1, retry_at=NOW)
+    assert [(send.node, send.verb) for send in actions(one_dead) if isinstance(send, Send)] == [
+        ("n1", "stop"),
+        ("n2", "stop"),
+    ]
+    assert verbs(two_ranks("stopped", "failed", state="failed", failures=1, retry_at=NOW)) == ["Restart"]
 
 
 def test_restart_and_release_name_what_they_replace() -> None:

@@ -39,6 +39,19 @@ def test_an_engine_on_its_way_out_is_draining_at_once() -> None:
     assert listed(replace(READY, wanted=False, state="draining")) == [("e-1", "draining")]
 
 
+def test_an_engine_that_is_held_or_moves_is_draining_in_the_role_it_had() -> None:
+    assert listed(replace(READY, held=True)) == [("e-1", "draining")]
+    moving = replace(READY, next_role="prefill", next_arm="main", move_phase="leaving")
+    table, _ = build_table([MODEL], [moving, replace(READY, id="e-2", number=2, move_phase="aborted")], {}, (0, 1))
+    assert [(e.role, e.state) for e in table.models[0].engines] == [("decode", "draining"), ("decode", "ready")]
+
+
+def test_weights_and_peers_are_told_where_they_are_not_the_usual_ones() -> None:
+    other = replace(READY, id="e-2", number=2)
+    table, _ = build_table([MODEL], [READY, other], {}, (0, 1), peers={"e-2": ("e-9",)}, weights={"e-2": 0.25})
+    assert [(e.weight, e.peers) for e in table.models[0].engines] == [(1.0, ()), (0.25, ("e-9",))]
+
+
 def test_engines_come_in_order_of_their_number() -> None:
     assert listed(replace(READY, id="e-2", number=2), READY) == [("e-1", "ready"), ("e-2", "ready")]
 
