@@ -53,6 +53,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--cells", type=int, metavar="N", help="so many at random (default: all)")
     parser.add_argument("--streams", type=int, default=8, metavar="N", help="open at all times (default 8)")
+    parser.add_argument("--settle", type=float, default=10.0, metavar="S", help="seconds after recovery (default 10)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of its processes there")
     return parser.parse_args()
@@ -66,7 +67,7 @@ def _run(fleet: Fleet, options: argparse.Namespace) -> int:
     kinds, victims = options.kinds or list(cells.KINDS), options.victims or list(cells.VICTIMS)
     streams.start()
     try:
-        matrix = killing.Matrix(fleet, streams)
+        matrix = killing.Matrix(fleet, streams, options.settle)
         if options.cells is None:
             results = _every(matrix, kinds, victims, options.boundaries)
         else:

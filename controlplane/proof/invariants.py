@@ -33,6 +33,16 @@ def read_facts(fleet: Fleet) -> dict[str, AgentFact]:
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
+def out_of_service(fleet: Fleet) -> set[str]:
+    """Engines that are ready and wanted by everybody, and offered to nobody. Raises redis and database errors."""
+    table = fleet.table()
+    offered = (
+        {engine.id for model in table.models for engine in model.engines if engine.state == "ready"} if table else set()
+    )
+    ready = models.Engine.objects.filter(wanted=True, held=False, state="ready").values_list("id", flat=True)
+    return set(ready) - offered
+
+
 def unsettled(fleet: Fleet) -> list[str]:
     """What does not hold yet; to be empty soon after everything runs again. Raises redis and database errors."""
     facts = read_facts(fleet)

@@ -17,7 +17,7 @@ from controlplane.core.lifecycle import ENDED
 from controlplane.fleet import models
 from controlplane.proof.cells import ASKER, KINDS, Cell, Shape, kill, signature, under_change
 from controlplane.proof.fleet import Fleet
-from controlplane.proof.invariants import broken_now, read_facts, unsettled
+from controlplane.proof.invariants import broken_now, out_of_service, read_facts, unsettled
 from controlplane.proof.streams import Loss, Streams
 
 T = TypeVar("T")
@@ -119,8 +119,10 @@ class Matrix:
 
     def _ended(self, operation: models.Operation, problems: list[str]) -> tuple[str, str]:
         state, outcome = "", ""
+        out: dict[str, float] = {}
         deadline = time.monotonic() + self._end_s
         while time.monotonic() < deadline:
+            problems += self._out_too_long(out)
             problems += [each for each in _again(lambda: broken_now(read_facts(self._fleet))) if each not in problems]
             state, outcome = _again(lambda: _state(operation))
             if state in ENDED and self._fleet.all_ready():
@@ -132,6 +134,18 @@ class Matrix:
             down = {name: each.state for name, each in self._fleet.processes().items() if each.state != "ready"}
             problems.append(f"not everything runs again: {down}")
         return state, outcome
+
+    def _out_too_long(self, out: dict[str, float]) -> list[str]:
+        """Engines that serve nobody although everything runs again, the first time that is seen for `settle_s`. `out`: since
+        when each does."""
+        now = time.monotonic()
+        ids = _again(lambda: out_of_service(self._fleet)) if self._fleet.all_ready() else set()
+        for id in out.keys() - ids:
+            del out[id]
+        late = [id for id in ids if now - out.setdefault(id, now) > self._settle_s]
+        for id in late:
+            out[id] = float("inf")
+        return [f"{id} serves nobody for more than {self._settle_s:.0f} s after recovery" for id in late]
 
     def _settled(self, problems: list[str]) -> float:
         began = time.monotonic()

@@ -69,7 +69,8 @@ def test_changes_at_random_lose_no_stream_and_leave_nothing_behind(folder: Path)
 
 
 def test_killed_processes_cost_no_stream_but_their_own(folder: Path) -> None:
-    with command(folder, "bench", "kill_matrix", "--cells", "4", "--streams", "6", "--seed", SEED) as process:
+    sample = ("--cells", "4", "--streams", "6", "--seed", SEED, "--settle", "90")
+    with command(folder, "bench", "kill_matrix", *sample) as process:
         printed, said = process.communicate()
     assert process.returncode == 0, said + printed
     assert "0 of 4 cells do not hold" in printed
