@@ -14,6 +14,7 @@ from pathlib import Path
 from controlplane.proof.display import Display
 from controlplane.proof.fleet import started
 from controlplane.proof.schedule import schedule
+from controlplane.stack import engine_env
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ def run(arguments: Sequence[str]) -> int:
     )
     changes = schedule(random.Random(seed), size.engines, rebalances, toggles)  # noqa: S311 - repeatable
     with Display() as display:
+        if options.vllm:
+            display.doing("looking for the environment of real engines")
+            engine_env.ensure()  # here, where its progress is seen
         display.doing("starting a fleet of its own")
         with started(size.scene, lambda _line: None, "--router-processes", "2", logs=options.logs) as fleet:
             fleet.adopt_environment()
