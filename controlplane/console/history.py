@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from controlplane.telemetry.selectors import Heat, gpu_heat
+from controlplane.telemetry.queries.heat import Heat, gpu_heat
 
 RANGES = {(900, 5), (7200, 50)}
 """(span_s, cell_s) that the page offers; nothing else is computed."""

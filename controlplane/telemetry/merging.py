@@ -73,6 +73,11 @@ class Merged:
         return [[round(value) for value in row] for row in (self.counts @ places).tolist()]
 
 
+def pack(counts: Sequence[tuple[int, float]]) -> bytes:
+    """Buckets (index, count) as they are stored behind a sketch's head."""
+    return np.array(counts, dtype=BUCKET).tobytes()
+
+
 def merge_stored(sketches: Iterable[bytes]) -> bytes | None:
     """Stored sketches as one; None when there are none. Raises BadSketch."""
     stored = list(sketches)

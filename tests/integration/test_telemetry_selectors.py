@@ -13,7 +13,7 @@ from django.db import connection
 from controlplane.config import Config
 from controlplane.core.protocol import GpuRow
 from controlplane.stack.postgres import EmbeddedPostgres
-from controlplane.telemetry import selectors
+from controlplane.telemetry.queries import heat as heats
 from controlplane.telemetry.partitions import Partitions, keep
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.rollups import Rollups
@@ -58,7 +58,7 @@ def test_heat_shows_each_gpu_with_the_role_it_had_and_gaps_as_gaps() -> None:
         changed = view(PREFILL if second < start + 110 else DECODE)
         rollups.consume(sample(second, "gpu", GpuRow("g0", "e1", tensor=0.1, dram=0.6)), changed)
     write(rollups, NOW + 60)
-    heat = selectors.gpu_heat(NOW, span_s=200)
+    heat = heats.gpu_heat(NOW, span_s=200)
     assert heat.starts == [start, start + 50, start + 100, start + 150]
     first, spare = heat.gpus
     assert (first.uuid, first.node, first.roles) == ("g0", "n1", ["prefill", None, "decode", None])

@@ -16,8 +16,9 @@ level answers is chosen from the window (`windows.Level`); percentiles are of me
 | `handoffs` | `handoff_split(model, window)` |
 | `pairs` | `pair_figures(model, window)`, `pair_series(model, prefill, decode, window)` |
 | `waste` | `waste(window)`, `today(now, midnight)`, `thirty_days(now)` |
-| `requests` | `search(filter, order, cursor, limit)`, `summary(filter, now)`, `find(id, since)`, `stages(record)` |
+| `requests` | `search(filter, order, cursor, limit)`, `summary(filter, now)`, `find(id, since)` |
+| `waterfall` | `stages(record)` |
 | `markers` | `operation_markers(window, model=None)` |
 | `stored` | `stored()`: until when rows are there, and an ETag for what is made of them |
-| `exports` | `table(columns, rows)`, `series_table(named)` → `csv_lines(table)`, `json_document(table)` |
+| `exports` | `figures_table(items)`, `series_table(all_series(item))` → `csv_lines(table)`, `json_document(table)` |
 """

@@ -68,8 +68,8 @@ class RequestRecord:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a request's time. `name`: queue, prefill, handoff, first_byte (of a request that was not split: from its
-    first leg to its first byte), decode."""
+    """A part of a request's time. `name`: queue, retries (legs that failed), prefill, handoff, first_byte (of a request that
+    was not split: from its first leg to its first byte), decode."""
 
     name: str
     start_ms: float

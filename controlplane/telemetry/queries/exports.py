@@ -1,0 +1,98 @@
+"""Tables and charts as CSV and JSON: every column with its unit, times in UTC, what is not known left empty. Pure."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from controlplane.telemetry.queries.figures import Figure, LatencySeries, Series
+
+Cell = str | int | float | bool | None
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A text that begins so is a formula to a spreadsheet: it is written with an apostrophe before it."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """`units[i]`: of column i; empty: it has none."""
+
+    columns: list[str]
+    units: list[str]
+    rows: list[list[Cell]]
+
+
+def figures_table(items: Sequence[Any]) -> Table:
+    """Dataclasses of one class: texts and numbers as they are, each Figure as its value, of what is nested (percentiles, …)
+    one column each (`ttft_p99`). Lists are left out."""
+    flat = [list(_flat("", item)) for item in items]
+    if not flat:
+        return Table([], [], [])
+    return Table(
+        [name for name, _, _ in flat[0]], [unit for _, unit, _ in flat[0]], [[v for _, _, v in row] for row in flat]
+    )
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str, Cell]]:
+    if isinstance(value, Figure):
+        yield name, value.unit, value.value
+    elif value is None or isinstance(value, (str, int, float, bool)):
+        yield name, "", value
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _flat(f"{name}_{field.name}" if name else field.name, getattr(value, field.name))
+
+
+def series_table(named: Mapping[str, Series | LatencySeries]) -> Table:
+    """A row per time at which a cell of any series begins; a series with wider cells has values only where its own begin."""
+    flat: dict[str, Series] = {}
+    for name, series in named.items():
+        if isinstance(series, LatencySeries):
+            flat |= {f"{name}_p50": series.p50, f"{name}_p99": series.p99, f"{name}_count": series.count}
+        else:
+            flat[name] = series
+    starts = sorted({start for series in flat.values() for start in series.starts})
+    known = [dict(zip(series.starts, series.values, strict=True)) for series in flat.values()]
+    rows: list[list[Cell]] = [[utc(start), *(values.get(start) for values in known)] for start in starts]
+    return Table(["time", *flat], ["UTC", *(series.unit for series in flat.values())], rows)
+
+
+def all_series(item: Any) -> dict[str, Series | LatencySeries]:
+    """The series of a dataclass by the names of its fields."""
+    found = {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+    return {name: value for name, value in found.items() if isinstance(value, (Series, LatencySeries))}
+
+
+def csv_lines(table: Table) -> Iterator[str]:
+    """Lines with their ends (RFC 4180). The head names each column with its unit: `ttft_p99 (ms)`."""
+    yield _line([f"{name} ({unit})" if unit else name for name, unit in zip(table.columns, table.units, strict=True)])
+    for row in table.rows:
+        yield _line([_safe(cell) for cell in row])
+
+
+def json_document(table: Table) -> dict[str, Any]:
+    """For `json.dumps`."""
+    columns = [{"name": name, "unit": unit or None} for name, unit in zip(table.columns, table.units, strict=True)]
+    return {"columns": columns, "rows": table.rows}
+
+
+def utc(at: float) -> str:
+    """ISO 8601, to the millisecond where there is a part of a second."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds").replace("+00:00", "Z")
+
+
+def _line(cells: Iterable[Cell]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue()
+
+
+def _safe(cell: Cell) -> Cell:
+    if isinstance(cell, str) and cell.startswith(FORMULA):
+        return f"'{cell}"
+    return repr(cell) if isinstance(cell, float) else cell
