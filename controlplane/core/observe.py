@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from controlplane.core.lifecycle import ENGINE, OVER, SERVING, observe
 from controlplane.core.names import FACT_TTL_S
@@ -114,15 +115,16 @@ def _gone(engine: EngineState, why: str, now: float) -> EngineState:
 
 
 def _heard(engine: EngineState, fact: EngineFact, first: EngineFact, now: float) -> EngineState:
-    seen = replace(
-        engine,
+    told: dict[str, Any] = {
         # The number of the process that runs, even if a higher one was seen: the engine's key is made of it.
-        incarnation=first.incarnation or engine.incarnation,
-        url=first.url or engine.url,
-        compat=first.compat or engine.compat,
-        started_at=fact.started_at or engine.started_at,
-        ready_at=fact.ready_at,
-    )
+        "incarnation": first.incarnation or engine.incarnation,
+        "url": first.url or engine.url,
+        "compat": first.compat or engine.compat,
+        "started_at": fact.started_at or engine.started_at,
+        "ready_at": fact.ready_at,
+    }
+    news = any(getattr(engine, name) != value for name, value in told.items())
+    seen = replace(engine, **told) if news else engine
     state = _own_view(engine, fact.state)
     if state == "failed" and engine.state != "failed":
         return _failed(seen, fact, now)
