@@ -21,7 +21,7 @@ from controlplane.core.world import MAIN, EngineState, PoolKey, World
 
 ROLLS_BACK = frozenset(
     {
-        *("rebalance", "set_mode", "move_gpus", "exchange_roles", "set_canary", "promote_canary", "end_canary", "roll_out"),
+        *("rebalance", "set_mode", "move_gpus", "exchange_roles", "set_canary", "promote_canary", "roll_out"),
         "rollback",
     }
 )

@@ -220,7 +220,7 @@ def test_a_refusal_counts_what_draining_engines_give_back(model: models.Model) -
     models.Engine.objects.filter(id="e-2").update(wanted=False, state="draining")
     rank = models.Rank.objects.create(engine_id="e-2", node=models.Node.objects.get())
     models.Reservation.objects.create(gpu_id="g0", rank=rank)
-    refused = refusal(actions.scale_pool, ANN, "m", "decode", 4)
+    refused = refusal(actions.scale_pool, ANN, "m", "decode", 5)
     assert refused.reasons[-1] == "1 fitting GPUs become free when draining ends: ask again then"
 
 

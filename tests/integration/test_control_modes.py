@@ -237,3 +237,9 @@ def test_room_that_a_cordoned_node_has_does_not_count() -> None:
     assert "n2: is cordoned" in str(refusal(actions.scale_pool, ANN, "m", "mixed", 2))
     actions.uncordon_node(ANN, node("n2").name)
     assert steps(actions.scale_pool(ANN, "m", "mixed", 2)) == ["start mixed"]
+
+
+def test_engines_that_are_missing_already_keep_no_change_from_being_made() -> None:
+    fleet("disaggregated", prefill=3, decode=2)
+    models.Engine.objects.filter(id="m-5").update(wanted=False, state="stopped")  # its GPU is held: there is no room
+    assert steps(actions.rebalance(ANN, "m", {"prefill": 2, "decode": 3})) == ["retask decode"]

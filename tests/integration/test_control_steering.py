@@ -133,6 +133,19 @@ def test_what_cannot_be_taken_back_says_so() -> None:
     assert "cannot be taken back: give the opposite order instead" in str(refusal(actions.rollback, ANN, operation.pk))
 
 
+def test_what_only_adds_or_ends_is_not_turned_round() -> None:
+    fleet("monolithic", mixed=4)
+    restart = actions.restart_engine(ANN, "m-1")
+    assert "(restart_engine, pending) cannot be taken back" in str(refusal(actions.rollback, ANN, restart.pk))
+    done()
+    actions.set_canary(ANN, "m", "disaggregated")
+    done()
+    models.Engine.objects.filter(id="m-2").update(role="prefill", arm="canary")
+    ended = actions.end_canary(ANN, "m")
+    for steer in (actions.rollback, actions.cancel):
+        assert "end_canary" in str(refusal(steer, ANN, ended.pk)), "its engines have to go back"
+
+
 # --- freezes --------------------------------------------------------------------------------------------------------------
 
 

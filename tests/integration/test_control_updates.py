@@ -141,7 +141,7 @@ def test_a_retired_model_wants_no_engines() -> None:
         "pools": {"prefill": 0, "decode": 0},
         "settings": {"retiring": True},
     }
-    assert "rollback operation" in str(refusal(actions.cancel, ANN, operation.pk))
+    assert "cannot end half-way: roll it back, or pause it" in str(refusal(actions.cancel, ANN, operation.pk))
     actions.rollback(ANN, operation.pk)
     assert not model().retiring and sizes() == {"prefill": 1, "decode": 2}
 

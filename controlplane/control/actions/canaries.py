@@ -61,7 +61,7 @@ def set_canary(
         canary = models.Canary.objects.create(
             model=model, mode=mode, shared=shared, share=wanted, steps=list(steps), guardrails=_guardrails(guardrails or {})
         )
-        found = size_steps(model)
+        found = size_steps(change)
         operation = change.record(found, done=not found)
         models.Canary.objects.filter(pk=canary.pk).update(operation=operation)
         return operation
@@ -85,7 +85,7 @@ def promote_canary(
         resize(model, dict.fromkeys(sizes, 0) | split_over(canary.mode, both.total(), like))
         models.Model.objects.filter(pk=model.pk).update(mode=canary.mode)
         _end(canary, "promoted", reason or f"promoted by {actor.name}")
-        steps = size_steps(model)
+        steps = size_steps(change)
         if model.served_mode != canary.mode:
             steps.append(NewStep("switch"))
         return change.record(steps, done=not steps)
@@ -105,7 +105,7 @@ def end_canary(
         canary = _running(change)
         _take_engines_back(change.model, canary)
         _end(canary, outcome, reason or f"ended by {actor.name}")
-        steps = size_steps(change.model)
+        steps = size_steps(change)
         return change.record(steps, done=not steps)
 
 
@@ -154,7 +154,7 @@ def _next_step(change: Change, canary: models.Canary) -> models.Operation:
         total = sum(_sizes(model, models.MAIN).values())
         engines = max(len(ROLES_OF_MODE[canary.mode]), round(share * total))
         share = min(share, _give_engines(model, canary.mode, split_over(canary.mode, engines, _sizes(model, models.CANARY))))
-        steps = size_steps(model)
+        steps = size_steps(change)
     models.Canary.objects.filter(pk=canary.pk).update(share=share, steps=later, step_since=timezone.now())
     return change.record(steps, done=not steps, was={"share": canary.share}, share=share)
 

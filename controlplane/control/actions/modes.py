@@ -54,7 +54,7 @@ def set_mode(
         if min_uncached_ratio is not None:
             fields["conditional_min_uncached_ratio"] = float(min_uncached_ratio)
         models.Model.objects.filter(pk=model.pk).update(**fields)
-        steps = size_steps(model)
+        steps = size_steps(change)
         if model.served_mode != mode:
             steps.append(NewStep("switch"))
         return change.record(steps, done=not steps)

@@ -34,7 +34,7 @@ def rebalance(
         floors = {role: pool.floor for role, pool in pools.items()}
         refuse_all("unsafe", too_small(change.model, change.model.mode, target, floors))
         resize(change.model, sizes)
-        steps = size_steps(change.model)
+        steps = size_steps(change)
         return change.record(steps, done=not steps)
 
 
@@ -47,6 +47,8 @@ def scale_pool(
     with transaction.atomic():
         older = _of_the_same_pool(lock_model(name), role)
         change = begin(actor, "scale_pool", name, reason=reason, expected_version=expected_version, supersedes=older)
+        for each in reversed(older):  # what they have not reached is this one's to reach
+            change.old["pools"][role] = each.before.get("pools", {}).get(role, 0)
         pools = main_pools(change.model)
         if role not in pools:
             raise Refused("not_found", f"{name} has no pool {role!r:.40}; pools: {', '.join(pools) or 'none'}")
@@ -54,7 +56,7 @@ def scale_pool(
         if change.model.strict and not engines and others:
             raise Refused("unsafe", f"{name} is strict: with 0 engines in pool {role} every request would be refused")
         resize(change.model, {role: engines})
-        operation = change.record(steps := size_steps(change.model), subject=f"pool:{name}/{role}", done=not steps)
+        operation = change.record(steps := size_steps(change), subject=f"pool:{name}/{role}", done=not steps)
         for each in older:
             end(each, "cancelled", f"superseded by operation {operation.pk}")
         return operation
@@ -89,10 +91,10 @@ def move_gpus(
         resize(change.model, less)
         resize(gain.model, more)
         if gain is change:
-            return change.record(size_steps(change.model))
+            return change.record(size_steps(change))
         leaving = leaving_engines(change.model)
-        operation = change.record(size_steps(change.model))
-        link(operation, gain.record(size_steps(gain.model, freed=leaving)))
+        operation = change.record(size_steps(change))
+        link(operation, gain.record(size_steps(gain, freed=leaving)))
         return operation
 
 

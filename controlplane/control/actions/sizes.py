@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.control.actions.change import NewStep
+from controlplane.control.actions.change import Change, NewStep
 from controlplane.control.capacity import why_not
 from controlplane.control.desire import pool_key
 from controlplane.control.launches import launch_of
@@ -28,18 +28,31 @@ class Gap:
     """Ids, those that leave first last."""
 
 
-def size_steps(model: models.Model, freed: Collection[str] = ()) -> list[NewStep]:
-    """What brings every pool of `model` to the size that its row says by now. `freed`: engines of others that give their
-    GPUs back for it. Raises Refused, kind no_capacity."""
-    gaps = _gaps(model)
+def size_steps(change: Change, freed: Collection[str] = ()) -> list[NewStep]:
+    """What brings every pool of the model from what was desired before to the size that its row says by now. Engines that
+    were missing before are the loop's business. `freed`: engines of other models that give their GPUs back for it. Raises
+    Refused, kind no_capacity."""
+    gaps = _gaps(change.model)
     steps = _moves(gaps)
-    refuse_all("no_capacity", why_not(_demands(gaps), _freed(gaps) | set(freed)))
-    if _demands(gaps):
-        refuse_all("no_capacity", _over_quota(model))
+    _leave_out(gaps, _gaps(change.model, change.old["pools"]))
+    demands = [(gap.pool, gap.engines) for gap in gaps if gap.engines > 0]
+    refuse_all("no_capacity", why_not(demands, _freed(gaps) | set(freed)))
+    if demands:
+        refuse_all("no_capacity", _over_quota(change.model))
     for verb, sign in (("start", 1), ("stop", -1)):
         for gap in gaps:
             steps += [NewStep(verb, gap.pool.role, arm=gap.pool.arm)] * max(0, sign * gap.engines)
     return steps
+
+
+def _leave_out(gaps: list[Gap], before: list[Gap]) -> None:
+    """Take from `gaps` the engines that were missing before."""
+    _moves(before)
+    for old in before:
+        for gap in gaps:
+            both = max(0, min(gap.engines, old.engines)) if _same_shape(gap.pool, old.pool) else 0
+            gap.engines -= both
+            old.engines -= both
 
 
 def _over_quota(model: models.Model) -> Iterable[str]:
@@ -70,14 +83,19 @@ def leaving_engines(model: models.Model) -> frozenset[str]:
     return _freed(gaps)
 
 
-def _gaps(model: models.Model) -> list[Gap]:
+def _gaps(model: models.Model, sizes: Mapping[str, int] | None = None) -> list[Gap]:
+    """Of every pool, for its size or the one that `sizes` has."""
     found: dict[str, list[str]] = {}
     rows = models.Engine.objects.filter(model=model, wanted=True).order_by("number")
     for id, role, arm, next_role, next_arm in rows.values_list("id", "role", "arm", "next_role", "next_arm"):
         found.setdefault(pool_key(next_role or role, next_arm or arm), []).append(id)
     pools = models.Pool.objects.filter(model=model).select_related("model")
-    members = [(pool, found.get(pool_key(pool.role, pool.arm), [])) for pool in pools]
-    return [Gap(pool, pool.desired_engines - len(ids), ids) for pool, ids in members]
+    gaps = []
+    for pool in pools:
+        key = pool_key(pool.role, pool.arm)
+        wanted = pool.desired_engines if sizes is None else sizes.get(key, 0)
+        gaps.append(Gap(pool, wanted - len(found.get(key, ())), found.get(key, [])))
+    return gaps
 
 
 def _moves(gaps: list[Gap]) -> list[NewStep]:
@@ -103,10 +121,6 @@ def shape_of(pool: models.Pool) -> dict[str, Any]:
         "gpu_kinds": list(pool.gpu_kinds),
         "node_labels": dict(pool.node_labels),
     }
-
-
-def _demands(gaps: Iterable[Gap]) -> list[tuple[models.Pool, int]]:
-    return [(gap.pool, gap.engines) for gap in gaps if gap.engines > 0]
 
 
 def _freed(gaps: Iterable[Gap]) -> frozenset[str]:

@@ -34,6 +34,10 @@ UNDOABLE = frozenset(
     }
 )
 """Verbs whose operation can be taken back after it has ended."""
+TURNABLE = UNDOABLE | {"promote_canary", "retire_model", "exchange_roles"}
+"""Verbs whose operation can be turned round while it runs."""
+NOWHERE_TO_STAY = frozenset({"retire_model", "roll_out", "set_canary", "promote_canary", "end_canary"})
+"""Verbs of which half is no state to stay in: they are taken back, or go on."""
 MAX_FREEZE = timedelta(days=366)
 
 
@@ -63,8 +67,8 @@ def cancel(actor: Actor, operation_id: int, *, reason: str = "") -> models.Opera
         if row.state not in ("pending", "running", "paused"):
             raise Refused("invalid", f"operation {row.pk} is {row.state}: there is nothing to cancel")
         if row.model is not None:
-            if row.verb == "retire_model":
-                raise Refused("invalid", f"{row.model.name} is offered no more: rollback operation {row.pk} to keep it")
+            if row.verb in NOWHERE_TO_STAY:
+                raise Refused("invalid", f"operation {row.pk} ({row.verb}) cannot end half-way: roll it back, or pause it")
             restore(row.model, _where_it_is(row, row.model))
         end(row, "cancelled", f"cancelled by {actor.name}" + (f": {reason}" if reason else ""))
         return _steer(actor, "cancel", row, "cancelled", reason)
@@ -94,6 +98,8 @@ def _partners(operation_id: int) -> list[int]:
 
 def _turn_round(actor: Actor, row: models.Operation, reason: str) -> None:
     before = {"state": row.state}
+    if row.verb not in TURNABLE:
+        raise Refused("invalid", _no_way_back(row))
     if not begin_rollback(row, f"taken back by {actor.name}" + (f": {reason}" if reason else "")):
         raise Refused("invalid", f"operation {row.pk} is rolling back already" if row.model else _no_way_back(row))
     row.refresh_from_db()
@@ -114,7 +120,7 @@ def _undo(actor: Actor, rows: Sequence[models.Operation], reason: str) -> list[m
     freed = frozenset().union(*(leaving_engines(change.model) for _, change in changes))
     undone: list[models.Operation] = []
     for row, change in changes:
-        steps = [*size_steps(change.model, freed), *_other_steps(change, row.before)]
+        steps = [*size_steps(change, freed), *_other_steps(change, row.before)]
         undone.append(change.record(steps, undoes=row, done=not steps))
     link(*undone)
     return undone

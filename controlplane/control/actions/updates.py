@@ -184,4 +184,4 @@ def retire_model(actor: Actor, name: str, *, reason: str = "", expected_version:
             raise Refused("busy", f"canary {canary.pk} of {name} runs: end it first")
         models.Model.objects.filter(pk=model.pk).update(retiring=True)
         models.Pool.objects.filter(model=model).update(desired_engines=0)
-        return change.record(size_steps(model))
+        return change.record(size_steps(change))
