@@ -1,4 +1,4 @@
-"""Carries out a plan: rows by conditional update, each action in a transaction of its own, commands and probes last.
+"""Carries out a plan: rows by conditional update, each action in a transaction of its own; commands and probes afterwards.
 
 An action that finds the rows changed since the plan was made does nothing: the next tick plans anew. So it may stop between
 any two lines, and be run by two workers at once. Moves of engines are in `control.apply_moves`.
@@ -40,11 +40,15 @@ from controlplane.fleet import models
 log = logging.getLogger(__name__)
 
 
-def apply(plan: Plan, sent: dict[Sent, float]) -> int:
-    """Carry out `plan`, noting commands in `sent`. Returns how many actions changed a row. Raises database errors and
-    kombu's OperationalError; what was done until then stays done and is right."""
+def apply(plan: Plan) -> int:
+    """Change the rows as `plan` says. Returns how many actions did. Raises database errors; what was done until then stays
+    done and is right."""
+    return sum(_change(action) for action in plan.actions if not isinstance(action, Send | Probe))
+
+
+def send_all(plan: Plan, sent: dict[Sent, float]) -> None:
+    """The plan's probes and commands, noted in `sent`. Raises database errors and kombu's OperationalError."""
     asked = [action for action in plan.actions if isinstance(action, Probe)]
-    changed = sum(_change(action) for action in plan.actions if not isinstance(action, Send | Probe))
     for pair in [pair for probe in asked if (pair := apply_moves.ask(probe)) is not None]:
         commands.probe(pair)
     for action in plan.actions:
@@ -58,7 +62,6 @@ def apply(plan: Plan, sent: dict[Sent, float]) -> int:
                 action.node,
                 action.reason,
             )
-    return changed
 
 
 def _change(action: Action) -> bool:

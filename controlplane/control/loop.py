@@ -20,7 +20,7 @@ from django.db import Error as DatabaseError
 from kombu.exceptions import OperationalError as BrokerError
 
 from controlplane.config import config
-from controlplane.control.apply import apply
+from controlplane.control.apply import apply, send_all
 from controlplane.control.canaries import advance_canaries
 from controlplane.control.facts import Boot, FactReader, Facts
 from controlplane.control.gather import gather
@@ -120,9 +120,10 @@ class Loop:
             world = record_engines(record_losses(self._gather(facts)), self.memory.said)
             plan = reconcile(world)
             self.memory.drains = dict(plan.drains)
-            if not apply(plan, self.memory.sent):
+            if not apply(plan):
                 break
-        table = self.table.publish(world)
+        table = self.table.publish(world)  # first: routers need it soonest, and without a broker for commands too
+        send_all(plan, self.memory.sent)
         # Progress is judged against the table just published, not the one this tick began with.
         world = replace(world, stamp=table.stamp, serving_in_table=table.serving)
         scene = Scene(world, plan.waiting, table.roles, table.modes, plan.problems)

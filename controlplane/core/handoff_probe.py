@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 BLOCKS = 4
 """A prompt fills about this many blocks of the KV cache."""
-ANSWER_TOKENS = 8
+ANSWER_TOKENS = 2
+"""Few: each takes a step of engines that others wait for, and wrong KV shows in the first."""
 MOST = 0.5
 """Of a prompt's tokens, at least this share must have been moved: the last block may stay behind, and a tokenizer may cut
 a prompt into fewer tokens than it has words."""

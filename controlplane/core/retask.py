@@ -18,6 +18,8 @@ PHASES = ("", "leaving", "verifying", "aborted")
 still see whether KV moves to and from it; aborted: the last move failed (Engine.reason says why) and it serves as before."""
 PATIENCE_S = 5.0
 """An engine leaves its old role at most this long, whatever it still has to do there."""
+LONG_S = 1.0
+"""Only a move that takes longer than this is told to be verifying: at once most are done."""
 VERIFY_S = 60.0
 """A move that is not verified by then is given up."""
 AGAIN_S = 60.0
@@ -61,7 +63,10 @@ def _leave(
         return questions
     if not unproven:
         return [_finish(engine, busy or "it has let go of its work, and nothing is left to verify")]
-    return [Verify(engine.id, busy or "it has let go of its work"), *questions]
+    if over(world.now, engine.move_since, LONG_S):
+        return [Verify(engine.id, busy or "it has let go of its work"), *questions]
+    waiting[engine.id] = f"KV is sent between it and {' and '.join(_others(engine, unproven))}"
+    return questions
 
 
 def _others(engine: EngineState, pairs: list[tuple[EngineState, EngineState]]) -> list[str]:
