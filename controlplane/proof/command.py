@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import sys
@@ -79,9 +80,22 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--toggles", type=_Count(0, 10_000), metavar="N", help="changes of mode (default 20; --vllm: 4)")
     parser.add_argument("--vllm", action="store_true", help="on two real engines, which exchange their roles")
     parser.add_argument("--seed", type=_Count(0, (1 << 31) - 1), metavar="N", help="repeat a run (default: by chance)")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of its processes there")
+    parser.add_argument("--logs", type=_folder, metavar="DIR", help="keep the logs of its processes there")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(arguments)
+
+
+def _folder(text: str) -> Path:
+    """An option's folder, made if it is not there: what cannot be is said before anybody waits."""
+    folder = Path(text).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise argparse.ArgumentTypeError(f"{text!r:.200} cannot be a folder: {problem}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError(f"{text!r:.200} cannot be written to")
+    return folder
 
 
 class _Count:

@@ -106,8 +106,6 @@ def _bytes(value: object) -> bytes:
 def started(scene: str, say: Callable[[str], None], *options: str, logs: Path | None = None) -> Iterator[Fleet]:
     """`up --fleet SCENE` without traffic. Its logs are copied to the folder `logs` at the end. Raises StackError when it
     does not come up."""
-    if logs is not None:
-        logs.mkdir(parents=True, exist_ok=True)  # what cannot be is said before anybody waits
     folder = Path(tempfile.mkdtemp(prefix="twinpool-proof-"))
     watchdog = subprocess.Popen(
         [sys.executable, lifeline.__file__, str(folder)], stdin=subprocess.PIPE, start_new_session=True
