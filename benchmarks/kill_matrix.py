@@ -79,7 +79,8 @@ def _run(fleet: Fleet, options: argparse.Namespace) -> int:
     print(f"ends: {killing.ends(results)}; load average of {os.cpu_count()} cores: {os.getloadavg()[0]:.1f}")
     print(
         f"{len(bad)} of {len(results)} cells do not hold; {streams.ended} streams, {streams.counts['exact']} exact, "
-        f"{sum(each.lost for each in results)} ended by a killed engine or router (--seed {options.seed})"
+        f"{streams.counts['failed']} ended early, {streams.counts['refused']} refused while the router was away "
+        f"(--seed {options.seed})"
     )
     return int(bool(bad) or not results)
 
