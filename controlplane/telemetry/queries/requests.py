@@ -138,7 +138,7 @@ def _rows(condition: sql.Composable, sort: sql.Composable, values: dict[str, Any
 
 
 def _matched(condition: sql.Composable, values: dict[str, Any]) -> int:
-    query = sql.SQL("SELECT count(*) FROM (SELECT 1 {source}{condition} LIMIT {most}) AS some")
+    query = sql.SQL("SELECT count(*) FROM (SELECT 1 {source}{condition} LIMIT {most}) AS found")
     with connection.cursor() as cursor:
         cursor.execute(query.format(source=FROM, condition=condition, most=sql.Literal(MAX_MATCHED + 1)), values)
         return int(cursor.fetchone()[0])
@@ -168,7 +168,7 @@ def _cursor(order: Order, row: dict[str, Any]) -> str:
 
 def _cursor_values(cursor: str, order: Order) -> dict[str, Any]:
     try:
-        found, ttft, at, id = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))
+        found, ttft, at, id = json.loads(base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True))
         place, ttft, id = datetime.fromisoformat(at), float(ttft), str(id)
     except (ValueError, TypeError, binascii.Error) as error:
         raise BadCursor("the place in the list is not one that a page gave out: begin at its first page") from error

@@ -19,7 +19,7 @@ def stages(record: RequestRecord) -> list[Stage]:
     prefill = min(record.prefill_ms or 0.0, ends - queue - handoff)
     between = ends - queue - handoff - prefill
     parts.append(("queue", queue))
-    if prefill:
+    if prefill or handoff:
         parts += [("retries", between), ("prefill", prefill), ("handoff", handoff)]
     else:
         parts.append(("first_byte", between))
