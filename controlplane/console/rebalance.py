@@ -20,7 +20,7 @@ from controlplane.console.operations import STEERING, operation_facts
 from controlplane.console.permissions import refusals
 from controlplane.control.actions.steering import UNDOABLE
 from controlplane.control.actor import Actor
-from controlplane.control.outlook import Basis, basis_of, layout_text, outlook
+from controlplane.control.outlook import Basis, layout_text, outlook
 from controlplane.core.protocol import ROLES_OF_MODE, Mode
 from controlplane.fleet import models
 from controlplane.telemetry.topics import model_topic
@@ -82,7 +82,7 @@ def forecast(request: HttpRequest, name: str) -> JsonResponse:
     asked = {text: _sizes(text, roles) for text in request.GET.getlist("split")[:MAX_SPLITS]}
     if not all(asked.values()):
         return JsonResponse({"error": gettext("A split names a number of engines for each role of the mode.")}, status=400)
-    basis = basis_of(model, time.time())
+    basis = outlook().basis(model)
     if isinstance(basis, str):
         return JsonResponse({"basis": None, "refused": basis, "splits": {}})
     texts = {text: layout_text(cast(Mode, mode), sizes, basis.kinds) for text, sizes in asked.items() if sizes}

@@ -33,10 +33,12 @@ SPAN_S = 1800
 KEPT_S = 300.0
 """A forecast is asked for again after this long: traffic changes."""
 KEPT = 512
-BATCH = 8
+BATCH = 4
 """Layouts of one process."""
 STEP = 1.05
 WITHIN_S = 90.0
+BASIS_S = 120.0
+ASKED_S = 15.0
 MAX_WAITING = 64
 
 
@@ -107,8 +109,24 @@ class Outlook:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
-        self._waiting: OrderedDict[str, Question] = OrderedDict()
+        self._waiting: OrderedDict[str, tuple[Question, float]] = OrderedDict()
+        """With when it was last asked: nobody waits for what is asked no more."""
+        self._bases: OrderedDict[tuple[int, int], tuple[float, Basis | str]] = OrderedDict()
+        """By model and its version."""
         self._thread: threading.Thread | None = None
+
+    def basis(self, model: models.Model) -> Basis | str:
+        """`basis_of` the model, the same for BASIS_S: a page that asks again must mean the same question."""
+        key, now = (model.pk, model.version), time.monotonic()
+        with self._lock:
+            at, known = self._bases.get(key, (0.0, ""))
+        if isinstance(known, str) or now - at > BASIS_S:
+            known = basis_of(model, time.time())
+            with self._lock:
+                self._bases[key] = (now, known)
+                while len(self._bases) > KEPT:
+                    self._bases.popitem(last=False)
+        return known
 
     def of(self, question: Question, layouts: Iterable[str]) -> dict[str, dict[str, Any] | None]:
         """By layout: {"figures": …} or {"refused": "why"}; None while it is being made."""
@@ -119,8 +137,8 @@ class Outlook:
                 one = replace(question, layouts=(layout,))
                 at, answer = self._known.get(one.to_json(), (0.0, None))
                 found[layout] = answer if now - at < KEPT_S else None
-                if found[layout] is None and len(self._waiting) < MAX_WAITING:
-                    self._waiting.setdefault(one.to_json(), one)
+                if found[layout] is None and (one.to_json() in self._waiting or len(self._waiting) < MAX_WAITING):
+                    self._waiting[one.to_json()] = (one, now)
             if self._waiting and self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="outlook", daemon=True)
                 self._thread.start()
@@ -145,12 +163,14 @@ class Outlook:
     def _next(self) -> list[Question]:
         """The oldest questions that differ in nothing but their layout; the thread ends with none."""
         with self._lock:
-            oldest = next(iter(self._waiting.values()), None)
-            if oldest is None:
+            now = time.monotonic()
+            for key in [key for key, (_, asked) in self._waiting.items() if now - asked > ASKED_S]:
+                del self._waiting[key]
+            waiting = [one for one, _ in self._waiting.values()]
+            if not waiting:
                 self._thread = None
                 return []
-            like = [one for one in self._waiting.values() if replace(one, layouts=()) == replace(oldest, layouts=())]
-            return like[:BATCH]
+            return [one for one in waiting if replace(one, layouts=()) == replace(waiting[0], layouts=())][:BATCH]
 
 
 def _simulated(question: Question) -> Iterator[tuple[str, dict[str, Any]]]:
