@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from controlplane.core.fake_node import FakeNode
-from controlplane.core.lifecycle import ENGINE, OVER, SERVING, observe
+from controlplane.core.lifecycle import ENGINE, observe
 from controlplane.core.observe import observe_engine
 from controlplane.core.plan import (
     AbortMove,
@@ -30,9 +29,10 @@ from controlplane.core.plan import (
     Verify,
 )
 from controlplane.core.preview import PlannedStep, PoolCourse
-from controlplane.core.protocol import Command, EngineFact, EngineSpec, Rank
+from controlplane.core.protocol import Command, EngineSpec, Rank
 from controlplane.core.reconcile import reconcile
-from controlplane.core.world import EngineState, GpuState, NodeState, PairState, PoolKey, World
+from controlplane.core.rehearsal_nodes import fake_node
+from controlplane.core.world import EngineState, GpuState, PairState, PoolKey, World
 
 TICK_S = 1.0
 STILL_TICKS = 12
@@ -60,7 +60,7 @@ class Rehearsal:
             engines=tuple(each for each in world.engines if each.model in names),
             routers=(),
         )
-        self._nodes = {node.name: _fake(node, self._world, world.now) for node in world.nodes if not node.lost}
+        self._nodes = {node.name: fake_node(node, self._world, world.now) for node in world.nodes if not node.lost}
         self._compat = {engine.launch: engine.compat for engine in self._world.engines if engine.compat}
         self._start = self._serving()
         self._lowest = Counter(self._start)
@@ -245,33 +245,3 @@ class Rehearsal:
             )
         command = Command(action.node, action.verb, self.now, action.engine, action.generation, action.rank, spec)
         self._nodes[action.node].obey(command, self.now)
-
-
-def _fake(node: NodeState, world: World, now: float) -> FakeNode:
-    """A node that runs what its rows say."""
-    fake = FakeNode(node.name, gpu_count=0, start_s=0.0)
-    for engine in world.engines:
-        for index, rank in enumerate(engine.ranks):
-            if rank.node == node.name and engine.state != "planned":
-                fake.engines[engine.id, index] = _fact(engine, index, now)
-    return fake
-
-
-def _fact(engine: EngineState, rank: int, now: float) -> EngineFact:
-    serves = engine.state in SERVING
-    return EngineFact(
-        id=engine.id,
-        model=engine.model,
-        rank=rank,
-        incarnation=engine.incarnation,
-        spec_generation=engine.spec_generation,
-        state="starting" if engine.state in ("lost", "verifying") else engine.state,
-        kind="simulated",
-        url=engine.url or "http://127.0.0.1:9000",
-        started_at=now,
-        ready_at=now if serves else None,
-        quiet_since=now if serves else None,
-        scraped_at=now if serves else None,
-        compat=engine.compat,
-        gpus=engine.ranks[rank].gpus if engine.state not in OVER else (),
-    )
