@@ -133,7 +133,7 @@ def read_pairs() -> tuple[PairState, ...]:
             pair.reason,
             pair.at.timestamp(),
         )
-        for pair in models.Pair.objects.all()
+        for pair in models.Pair.objects.filter(prefill__wanted=True, decode__wanted=True)
     )
 
 
