@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 AT_ONCE = 16
 """Probes that one worker has in flight. More are dropped: the loop asks again."""
 IDLE_S = 30.0
+TOGETHER_S = 0.05
 TRIES = 2
 """With a fresh prompt each. The first handshake of two engines may fail where the second does not (docs/vllm-facts.md)."""
 REASON_LENGTH = 500
@@ -40,13 +41,19 @@ _CLAIMS = 0x70616972
 
 
 class Prober:
-    """The probes of one worker, each in a thread; a thread waits IDLE_S for another, because a new one must connect."""
+    """The probes of one worker, each in a thread; a thread waits IDLE_S for another, because a new one must connect.
+
+    The loop is woken when there is news and no probe is open any more, at the latest TOGETHER_S later: a move has two, and a
+    tick between them would only hold up the one that counts."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
         self._asked: deque[int] = deque()
         self._waiting = 0
-        self._changed = threading.Condition()
+        self._news = False
+        lock = threading.Lock()
+        self._more = threading.Condition(lock)
+        self._fewer = threading.Condition(lock)
 
     @property
     def open(self) -> int:
@@ -54,13 +61,13 @@ class Prober:
 
     def start(self, pair: int) -> bool:
         """Probe the pair with this row id, beside the caller. False: it is being probed, or too many are."""
-        with self._changed:
+        with self._more:
             if pair in self._open or len(self._open) >= AT_ONCE:
                 return False
             self._open.add(pair)
             self._asked.append(pair)
             begin = self._waiting < len(self._asked)
-            self._changed.notify()
+            self._more.notify()
         if begin:
             # A daemon: a worker that stops waits for no engine.
             threading.Thread(target=self._run, name="probe", daemon=True).start()
@@ -68,40 +75,53 @@ class Prober:
 
     def _run(self) -> None:
         while (pair := self._next()) is not None:
+            news = False
             try:
                 close_old_connections()
-                probe_pair(pair)
+                news = probe_pair(pair)
             except DatabaseError as error:
                 log.warning("pair %d was not probed: PostgreSQL cannot be used: %s", pair, type(error).__name__)
             finally:
-                with self._changed:
-                    self._open.discard(pair)
+                self._ended(pair, news)
         connections.close_all()
+
+    def _ended(self, pair: int, news: bool) -> None:
+        with self._fewer:
+            self._open.discard(pair)
+            self._news |= news
+            self._fewer.notify_all()
+            if news:
+                self._fewer.wait_for(lambda: not (self._open and self._news), TOGETHER_S)
+            elif self._open:
+                return  # whoever brought news sees to it
+            wake, self._news = self._news, False
+        if wake:
+            commands.wake()
 
     def _next(self) -> int | None:
         """None: there was nothing to do for long."""
-        with self._changed:
+        with self._more:
             self._waiting += 1
-            found = self._changed.wait_for(lambda: self._asked, IDLE_S)
+            found = self._more.wait_for(lambda: self._asked, IDLE_S)
             self._waiting -= 1
             return self._asked.popleft() if found else None
 
 
-def probe_pair(pair_id: int) -> None:
-    """Probe one pair now, if its row still asks for it and both engines are of the incarnations it names; then wake the
-    loop. Blocks for up to handoff.DEADLINE_S. Raises database errors."""
+def probe_pair(pair_id: int) -> bool:
+    """Probe one pair now, if its row still asks for it and both engines are of the incarnations it names. Whether something
+    was written. Blocks for up to handoff.DEADLINE_S, or BUSY_DEADLINE_S. Raises database errors."""
     pair = _asked(pair_id)
     if pair is None:
-        return
+        return False
     with _claimed(pair) as mine:
         if not mine:
-            return
+            return False
         outcome = asyncio.run(_ask(_endpoint(pair.prefill), _endpoint(pair.decode), pair.prefill.model))
         written = _write(pair, outcome)
     if written:
         told = logging.INFO if outcome.verdict.verified else logging.WARNING
         log.log(told, "pair %s -> %s: %s", pair.prefill_id, pair.decode_id, outcome.verdict.reason)
-        commands.wake()
+    return written
 
 
 def _asked(pair_id: int) -> models.Pair | None:

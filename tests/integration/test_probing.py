@@ -165,3 +165,33 @@ def test_what_was_seen_of_an_earlier_start_is_not_written(start: Start, monkeypa
     monkeypatch.setattr(probing, "ask_pair", while_it_restarts)
     row = probed(row)
     assert (row.state, row.reason) == ("asked", "")
+
+
+def test_the_loop_is_woken_once_for_probes_that_end_together_and_waits_for_none_that_hangs(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[bool] = []
+    monkeypatch.setattr(probing.commands, "wake", lambda: woken.append(True))
+    monkeypatch.setattr(probing, "TOGETHER_S", 30.0)
+    start("e1")
+    start("e2")
+    prober = Prober()
+    for row in (pair("e1", "e2"), pair("e2", "e1")):
+        assert prober.start(row.pk)
+    until(lambda: woken)
+    assert models.Pair.objects.filter(state="verified").count() == 2
+    until(lambda: not prober.open)
+    assert len(woken) == 1
+
+    monkeypatch.setattr(probing, "TOGETHER_S", 0.05)
+    monkeypatch.setattr(probing, "DEADLINE_S", 20.0)
+    hanging = start("e3")
+    hanging.http.post("/twinpool/faults", json={"hang": "steps"})
+    hung = pair("e1", "e3")
+    models.Pair.objects.filter(prefill="e1", decode="e2").update(state="asked")
+    assert prober.start(hung.pk)
+    assert prober.start(models.Pair.objects.get(prefill="e1", decode="e2").pk)
+    until(lambda: len(woken) == 2)
+    assert prober.open == 1
+    hanging.kill()
+    until(lambda: not prober.open)
