@@ -39,25 +39,31 @@ STILL_TICKS = 12
 """Without anything done for so long (longer than a command is waited for) nothing more will be."""
 MAX_TICKS = 2000
 MAX_WORK = 200_000
-"""Ticks times engines: a very large model is rehearsed for its first steps only."""
+"""Ticks times engines."""
+MAX_STEPS = 100
+"""A very large change is rehearsed for its first steps only."""
 
 
 class Rehearsal:
     """`steps`, `courses`, `waits` and `complete` are what `Preview` has of them."""
 
     def __init__(self, world: World, models: Iterable[str]) -> None:
-        """Of `world`, only the engines of `models`; GPUs that others hold stay taken."""
+        """Of `world`, only the engines of `models`, and nodes with one of them or a free GPU; what others hold stays taken."""
         names = set(models)
         self.steps: list[PlannedStep] = []
         self.waits: tuple[str, ...] = ()
         self.complete = True
         self.now = world.now
+        engines = tuple(each for each in world.engines if each.model in names)
+        near = {rank.node for each in engines for rank in each.ranks} | {gpu.node for gpu in world.gpus if not gpu.engine}
         self._world = replace(
             world,
             link_since=0.0,
             models=tuple(each for each in world.models if each.name in names),
             pools=tuple(each for each in world.pools if each.model in names),
-            engines=tuple(each for each in world.engines if each.model in names),
+            nodes=tuple(each for each in world.nodes if each.name in near),
+            gpus=tuple(each for each in world.gpus if each.node in near),
+            engines=engines,
             routers=(),
         )
         self._nodes = {node.name: fake_node(node, self._world, world.now) for node in world.nodes if not node.lost}
@@ -74,6 +80,8 @@ class Rehearsal:
             plan = self._tick()
             busy = bool(plan.actions) or self._unsettled()
             still = 0 if plan.actions else still + 1
+            if len(self.steps) >= MAX_STEPS and busy:
+                break
             if not busy or still >= STILL_TICKS:
                 self.waits = tuple(f"{subject}: {why}" for subject, why in sorted(plan.waiting.items()) if why)
                 return
