@@ -48,7 +48,7 @@ class Rehearsal:
     """`steps`, `courses`, `waits` and `complete` are what `Preview` has of them."""
 
     def __init__(self, world: World, models: Iterable[str]) -> None:
-        """Of `world`, only the engines of `models`, and nodes with one of them or a free GPU; what others hold stays taken."""
+        """Of `world`: the engines of `models`, and nodes with one of them or a free GPU; what others hold stays taken."""
         names = set(models)
         self.steps: list[PlannedStep] = []
         self.waits: tuple[str, ...] = ()
