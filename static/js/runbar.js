@@ -16,7 +16,7 @@ function stepFact(row, steps) {
 }
 
 function lostFact(traffic) {
-  if (traffic?.lost == null) return [gettext("requests lost"), MISSING, gettext("no router reports")];
+  if (traffic?.lost == null) return [gettext("requests lost"), MISSING, gettext("not counted yet")];
   const of = traffic.requests == null ? "" : gettext("of %(n)s", { n: number(traffic.requests) });
   return [gettext("requests lost"), number(traffic.lost), of, traffic.lost ? "bad" : "ok"];
 }
