@@ -156,25 +156,24 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
         are, and need nothing but to be sent on."""
         if not data.endswith(_END_OF_EVENTS):
             return False
-        line = data.find(b"\r\n", 0, 10)
-        if data[:line] == b"%x" % (len(data) - line - 4):
-            if not self.watch.lets_by(data):
-                return False
-            events = 1 if data.rfind(b"\n\nd") < 0 else data.count(sse.END)
-        else:
-            payload = framing.whole_chunks(data)
-            if not payload or not self.watch.lets_by(payload):
-                return False
-            events = payload.count(sse.END)
-        self._times.append(now)
+        line, size = data.find(b"\r\n", 0, 10), len(data)
+        payload = data if data[:line] == b"%x" % (size - line - 4) else framing.whole_chunks(data)
+        if not payload or not self.watch.lets_by(payload):
+            return False
+        events = 1 if payload.rfind(b"\n\nd") < 0 else payload.count(sse.END)
+        times, kept = self._times, self.kept
+        times.append(now)
         self.events += events
         self._source.produced += events
-        if self.kept is not None:
-            self._keep(data)
+        if kept is not None:
+            kept.append(data)
+            self._kept_bytes += size
+            if self._kept_bytes > self._limits.resume_bytes:
+                self.kept = None
         self._client.write(data)
         if not self._gathering.begun:
             self._gathering.begin()
-        if len(self._times) > _TIMES_KEPT:
+        if len(times) > _TIMES_KEPT:
             self.count_gaps()
         return True
 

@@ -70,7 +70,7 @@ def fed(pieces: list[bytes]) -> Seen:
 
 
 @given(st.lists(LINES, max_size=7), st.sampled_from([b"{}", b"", b"{}x", b"{"]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_request_read_quickly_is_what_a_parser_reads(lines: list[bytes], body: bytes) -> None:
     wire = b"\r\n".join([b"POST /v1/completions HTTP/1.1", *lines, b"", body])
     at_once, slowly = fed([wire]), fed([wire[:10], wire[10:]])
@@ -217,7 +217,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.lists(st.integers(0, 3000), max_size=12), st.integers(1, 4), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_stream_arrives_the_same_however_it_is_cut(events: list[bytes], cuts: list[int], group: int, strip: bool) -> None:
     events = [*events, b"data: [DONE]\n\n"]
     chunks = [framing.chunk(b"".join(events[at : at + group])) for at in range(0, len(events), group)]
