@@ -73,7 +73,11 @@ def _number(row: models.TableState) -> tuple[int, int, datetime | None]:
 
 def write_table(old: Stamp, new: Stamp, document: dict[str, Any]) -> bool:
     """The next table in place of the one at `old`; False if another worker was faster."""
+    global _newest
+    now = timezone.now()
     models.TableState.objects.get_or_create(id=1)
     mine = models.TableState.objects.filter(id=1, epoch=old[0], generation=old[1])
-    changed = mine.update(epoch=new[0], generation=new[1], document=document, published_at=timezone.now())
-    return bool(changed)
+    if not mine.update(epoch=new[0], generation=new[1], document=document, published_at=now):
+        return False
+    _newest = ((*new, now), StoredTable(new, document))
+    return True
