@@ -263,8 +263,8 @@ def _ticks(count: int) -> int:
     median = steady[len(steady) // 2]
     print(
         f"one tick {median:.2f} s (median of {len(steady)}; slowest {steady[-1]:.2f} s, first of the process "
-        f"{took[0]:.2f} s, with {len(changed)} rebalances {took[-1]:.2f} s), memory at most {peak_mb:.0f} MB; load average of "
-        f"{os.cpu_count()} cores: {os.getloadavg()[0]:.1f}"
+        f"{took[0]:.2f} s, with {len(changed)} rebalances {took[-1]:.2f} s), memory at most {peak_mb:.0f} MB; "
+        f"load average of {os.cpu_count()} cores: {os.getloadavg()[0]:.1f}"
     )
     return int(median > LIMIT_S or peak_mb > LIMIT_MB)
 
