@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -21,8 +22,9 @@ MAX_VALUE = 1e8
 _LOG_GAMMA = math.log(GAMMA)
 MIN_INDEX = math.ceil(math.log(MIN_VALUE) / _LOG_GAMMA)
 MAX_INDEX = math.ceil(math.log(MAX_VALUE) / _LOG_GAMMA)
-_OPEN_START = 1 / 64
-"""A cumulative histogram's first bucket starts at 0, which has no logarithm: its counts are spread from bound/64 on."""
+POINTS = 16
+"""A wide bucket of a cumulative histogram becomes this many points: how its values lie in it nobody knows anyway, and more
+points would only be more to store."""
 _FORMAT = 1
 _HEAD = struct.Struct("<BxHdd")
 _BUCKET = struct.Struct("<hf")
@@ -71,8 +73,9 @@ class Sketch:
         self.sum += value * count
 
     def add_spread(self, low: float, high: float, count: float) -> None:
-        """`count` values somewhere in (low, high], taken as evenly spread between them (what Prometheus assumes too).
-        `sum` is left alone: a cumulative histogram tells its exact sum."""
+        """`count` values somewhere in (low, high], taken as evenly spread between them (what Prometheus assumes too); off from
+        that by at most a 2 * POINTSth of the interval and RELATIVE_ERROR. `sum` is left alone: a cumulative histogram tells its
+        exact sum."""
         for index, share in _spread(low, high):
             self.buckets[index] = self.buckets.get(index, 0.0) + count * share
         self.count += count
@@ -136,11 +139,14 @@ def merged(sketches: Iterable[Sketch]) -> Sketch:
 
 @lru_cache(maxsize=4096)
 def _spread(low: float, high: float) -> tuple[tuple[int, float], ...]:
-    """The buckets that (low, high] overlaps, with the share of the interval's width in each. Shares add up to 1."""
-    low = max(low, high * _OPEN_START)
+    """The buckets that stand for evenly spread values of (low, high], with the share of each. Shares add up to 1."""
     first, last = bucket_index(low), bucket_index(high)
     if high <= low or first == last:
         return ((last, 1.0),)
+    if last - first >= POINTS:
+        width = (high - low) / POINTS
+        points = Counter(bucket_index(low + (place + 0.5) * width) for place in range(POINTS))
+        return tuple((index, count / POINTS) for index, count in points.items())
     shares = []
     for index in range(first, last + 1):
         start = max(low, math.pow(GAMMA, index - 1))
