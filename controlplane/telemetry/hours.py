@@ -32,6 +32,7 @@ POSITION = "hours"
 SETTLED_S = 900.0
 """The stream must be read this far beyond an hour's end: what is read again after a restart lies within that."""
 AT_ONCE = 48
+FOR_EVER = 1e11
 MEAN_BY = {
     "tensor": "gpu_seconds",
     "dram": "gpu_seconds",
@@ -96,12 +97,24 @@ def _due(cursor: Any) -> int | None:
 
 def _first(cursor: Any, done: float | None) -> int | None:
     """The hour of the oldest minute that lies beyond `done`: a time in which nothing was recorded is skipped."""
-    oldest = []
-    for rollup in ROLLUPS:
-        query = sql.SQL("SELECT extract(epoch FROM min(at))::float8 FROM {} WHERE at >= %s")
-        cursor.execute(query.format(sql.Identifier(rollup.minute.name)), [moment(done or 0)])
-        oldest += [value for (value,) in cursor.fetchall() if value is not None]
-    return int(min(oldest) // HOUR_S) * HOUR_S if oldest else None
+    if done is not None and _oldest(cursor, done, done + HOUR_S) is not None:
+        return int(done)
+    oldest = _oldest(cursor, done or 0.0, FOR_EVER)
+    return None if oldest is None else int(oldest // HOUR_S) * HOUR_S
+
+
+def _oldest(cursor: Any, since: float, until: float) -> float | None:
+    query = sql.SQL("SELECT extract(epoch FROM min(at))::float8 FROM ({}) AS found").format(
+        sql.SQL(" UNION ALL ").join(
+            sql.SQL("SELECT min(at) AS at FROM {} WHERE at >= %(since)s AND at < %(until)s").format(
+                sql.Identifier(rollup.minute.name)
+            )
+            for rollup in ROLLUPS
+        )
+    )
+    cursor.execute(query, {"since": moment(since), "until": moment(until)})
+    found: float | None = cursor.fetchone()[0]
+    return found
 
 
 def _hour(cursor: Any, rollup: Rollup, start: int) -> list[list[Any]]:

@@ -32,7 +32,8 @@ class Merged:
 
     def __init__(self, counts: Counts) -> None:
         self.counts = counts
-        self.totals: Counts = counts.sum(axis=1)
+        self._cumulative: Counts = counts.cumsum(axis=1)
+        self.totals: Counts = self._cumulative[:, -1]
 
     @classmethod
     def of(cls, cells: int, buckets: Iterable[tuple[int, bytes]]) -> Merged:
@@ -51,10 +52,9 @@ class Merged:
 
     def quantiles(self, q: float) -> list[float | None]:
         """Per cell what `Sketch.quantile` would say; None where there is no value."""
-        cumulative = self.counts.cumsum(axis=1)
-        rank = np.maximum(q * cumulative[:, -1] - 1e-6, 0.0)
-        first = np.argmax((cumulative >= rank[:, None]) & (self.counts > 0), axis=1)
-        return [float(VALUES[place]) if total > 0 else None for place, total in zip(first, cumulative[:, -1], strict=True)]
+        rank = np.maximum(q * self.totals - 1e-6, 0.0)
+        first = np.argmax((self._cumulative >= rank[:, None]) & (self.counts > 0), axis=1)
+        return [float(VALUES[place]) if total > 0 else None for place, total in zip(first, self.totals, strict=True)]
 
     def means(self) -> list[float | None]:
         """Per cell, within RELATIVE_ERROR."""

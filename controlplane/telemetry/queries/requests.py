@@ -36,7 +36,7 @@ from controlplane.telemetry.tables import moment
 COLUMNS = (
     *("id", "at", "router", "model", "path", "reason", "status", "outcome", "stream", "prefill_engine", "decode_engine"),
     *("queue_ms", "prefill_ms", "handoff_ms", "ttft_ms", "total_ms", "prompt_tokens", "output_tokens", "cached_tokens"),
-    *("kv_bytes", "retries", "resumes", "weight", "session", "arm", "itl_ms", "passed"),
+    *("kv_bytes", "retries", "resumes", "weight", "session", "arm", "itl_ms"),
 )
 LISTS = {"models": "model", "paths": "path", "reasons": "reason", "outcomes": "outcome", "arms": "arm"}
 EQUAL = ("prefill_engine", "decode_engine", "router", "session")
@@ -127,9 +127,12 @@ def _condition(wanted: RequestFilter) -> tuple[sql.Composable, dict[str, Any]]:
 
 
 def _rows(condition: sql.Composable, sort: sql.Composable, values: dict[str, Any], limit: int) -> list[dict[str, Any]]:
-    query = sql.SQL("SELECT {columns}, slo.slo_ttft_ms, slo.slo_itl_ms {source}{condition} ORDER BY {sort} LIMIT {limit}")
+    query = sql.SQL(
+        "SELECT {columns}, request.passed::text, slo.slo_ttft_ms, slo.slo_itl_ms {source}{condition} "
+        "ORDER BY {sort} LIMIT {limit}"
+    )
     columns = sql.SQL(", ").join(sql.Identifier("request", column) for column in COLUMNS)
-    names = (*COLUMNS, "slo_ttft_ms", "slo_itl_ms")
+    names = (*COLUMNS, "passed", "slo_ttft_ms", "slo_itl_ms")
     with connection.cursor() as cursor:
         cursor.execute(
             query.format(columns=columns, source=FROM, condition=condition, sort=sort, limit=sql.Literal(limit)), values
@@ -146,12 +149,12 @@ def _matched(condition: sql.Composable, values: dict[str, Any]) -> int:
 
 def _record(row: dict[str, Any]) -> RequestRecord:
     gaps = sorted(row.pop("itl_ms"))
-    passed = row.pop("passed")
+    passed = json.loads(row.pop("passed"))
     return RequestRecord(
         **{**row, "at": row["at"].timestamp()},
         itl_p50_ms=_quantile(gaps, 0.5),
         itl_p99_ms=_quantile(gaps, 0.99),
-        passed=[Passed(*each) for each in (json.loads(passed) if isinstance(passed, str) else passed)],
+        passed=[Passed(*each) for each in passed],
     )
 
 
