@@ -187,6 +187,7 @@ def _write(pair: models.Pair, outcome: Outcome) -> bool:
         kv_bytes=verdict.kv_bytes,
         handoff_ms=outcome.handoff_ms,
         reason=verdict.reason[:REASON_LENGTH],
+        attempts=F("attempts") + 1,
         at=timezone.now(),
     )
     return bool(changed)

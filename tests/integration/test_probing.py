@@ -60,6 +60,7 @@ def test_both_directions_of_two_engines_are_verified_by_what_moved(start: Start)
     assert (there.state, back.state) == ("verified", "verified"), (there.reason, back.reason)
     assert there.kv_bytes == other.page().counters["transfer_bytes"] > 0
     assert back.kv_bytes == one.page().counters["transfer_bytes"] > 0
+    assert there.attempts == 1
     assert there.handoff_ms is not None and there.handoff_ms > 0
     assert f"{there.kv_bytes:,} bytes" in there.reason
 
