@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from controlplane.core.codec import WrongShape, encode
-from controlplane.core.protocol import EngineRow, GpuRow, Histogram, Record, RequestRow
+from controlplane.core.protocol import EngineRow, GpuRow, Histogram, Passed, Record, RequestRow
 from controlplane.telemetry import records
 from controlplane.telemetry.clocks import SourceClock
 from controlplane.telemetry.intake import Intake, Refusals
@@ -63,6 +63,9 @@ def test_rows_come_out_typed() -> None:
         raw("request", (request(retries=100_000),), source="router:r1"),
         raw("request", (request(outcome="great"),), source="router:r1"),
         raw("request", (request(itl_ms=(1.0,) * 600),), source="router:r1"),
+        raw("request", (request(resumes=100_000),), source="router:r1"),
+        raw("request", (request(passed=(Passed("decode", "d\x00", 1.0),)),), source="router:r1"),
+        raw("request", (request(passed=(Passed("decode", "d1", float("nan")),)),), source="router:r1"),
         msgpack.packb({"v": 1, "source": "agent:n1", "boot": "b", "seq": 1, "at": float("nan"), "kind": "gpu", "rows": []}),
     ],
 )
