@@ -5,7 +5,7 @@ Shares are 0..1, times Unix seconds, latencies milliseconds. None is "not known"
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 SHARE = "share"
@@ -19,7 +19,6 @@ GPU_HOURS = "GPU-h"
 REQUESTS = "requests"
 WATTS = "W"
 COUNT = "1"
-DOLLARS = "USD"
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,6 @@ class LatencyHeat:
     step_s: int
     edges_ms: list[float]
     counts: list[list[int] | None]
-
-
-Named = Mapping[str, Figure | Series]
 
 
 def summed(values: Iterable[float | None]) -> float | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from controlplane.telemetry.queries import figures
 from controlplane.telemetry.queries.figures import Figure
+from controlplane.telemetry.queries.kv_results import HandoffSplit
 from controlplane.telemetry.queries.reading import MODELS, POOLS, Ask, buckets, read
-from controlplane.telemetry.queries.results import HandoffSplit
 from controlplane.telemetry.queries.shaping import Shape
 from controlplane.telemetry.queries.stored import stored
 from controlplane.telemetry.queries.windows import Level, Window, one_cell

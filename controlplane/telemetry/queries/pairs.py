@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from controlplane.telemetry.queries import figures
+from controlplane.telemetry.queries.kv_results import PairFigures, PairSeries
 from controlplane.telemetry.queries.reading import MODELS, PAIRS, Ask, Row, buckets, over, read, total
-from controlplane.telemetry.queries.results import PairFigures, PairSeries
 from controlplane.telemetry.queries.shaping import Course, Shape
 from controlplane.telemetry.queries.stored import stored
 from controlplane.telemetry.queries.windows import Level, Window, cells, one_cell

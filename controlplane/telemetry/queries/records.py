@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from controlplane.core.protocol import Passed
 from controlplane.telemetry.queries.figures import Figure
 
 Order = Literal["newest", "slowest"]
@@ -16,15 +17,6 @@ MAX_MATCHED = 10_000
 
 class BadCursor(ValueError):
     """A cursor that no page gave out, or that of another order."""
-
-
-@dataclass(frozen=True)
-class Passed:
-    """An engine that could have served a leg and was not taken."""
-
-    leg: str
-    engine: str
-    score_s: float
 
 
 @dataclass(frozen=True)

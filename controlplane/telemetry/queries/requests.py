@@ -15,6 +15,7 @@ from typing import Any
 from django.db import connection
 from psycopg import sql
 
+from controlplane.core.protocol import Passed
 from controlplane.telemetry.board import LOST_BY_US
 from controlplane.telemetry.queries import figures
 from controlplane.telemetry.queries.figures import Figure
@@ -23,7 +24,6 @@ from controlplane.telemetry.queries.records import (
     MAX_PAGE,
     BadCursor,
     Order,
-    Passed,
     RequestFilter,
     RequestPage,
     RequestRecord,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from controlplane.core.sketches import log_edges
 from controlplane.telemetry.queries import figures
 from controlplane.telemetry.queries.figures import ratio
+from controlplane.telemetry.queries.kv_results import TransferFigures, TransferSeries
 from controlplane.telemetry.queries.reading import ENGINES, POOLS, Ask, Row, buckets, over, read, total
-from controlplane.telemetry.queries.results import TransferFigures, TransferSeries
 from controlplane.telemetry.queries.shaping import Course, Shape, together
 from controlplane.telemetry.queries.stored import stored
 from controlplane.telemetry.queries.windows import Level, Window, cells, one_cell
