@@ -230,6 +230,15 @@ def test_a_size_overtakes_a_size_of_the_same_pool_only() -> None:
     assert refusal(actions.rebalance, ANN, "m", {"decode": 2}).operation == newer.pk
 
 
+def test_a_split_of_engines_that_all_come_up_yet_is_open_until_they_do() -> None:
+    """Nothing takes more room, and another operator must not find the model free."""
+    fleet("disaggregated", free=1, prefill=2, decode=2)
+    models.Engine.objects.all().delete()
+    operation = actions.rebalance(ANN, "m", {"prefill": 1, "decode": 3})
+    assert (operation.state, steps(operation)) == ("pending", ["start decode"])
+    assert refusal(actions.set_mode, ANN, "m", "monolithic").operation == operation.pk
+
+
 def test_room_that_a_cordoned_node_has_does_not_count() -> None:
     fleet("monolithic", mixed=1)
     gpus(4, on="n2")

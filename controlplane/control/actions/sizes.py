@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from controlplane.control.actions.change import Change, NewStep
@@ -32,27 +33,31 @@ def size_steps(change: Change, freed: Collection[str] = ()) -> list[NewStep]:
     """What brings every pool of the model from what was desired before to the size that its row says by now. Engines that
     were missing before are the loop's business. `freed`: engines of other models that give their GPUs back for it. Raises
     Refused, kind no_capacity."""
-    gaps = _gaps(change.model)
+    gaps, before = _gaps(change.model), _gaps(change.model, change.old["pools"])
     steps = _moves(gaps)
-    _leave_out(gaps, _gaps(change.model, change.old["pools"]))
+    _moves(before)
+    for gap, old in zip(gaps, before, strict=True):
+        _leave_out(gap, old)
+    own = [gap.engines for gap in gaps]
+    # What one pool lacked before and another lacks now takes no more room; it is still this change's to start.
+    for gap, old in product(gaps, before):
+        if _same_shape(gap.pool, old.pool):
+            _leave_out(gap, old)
     demands = [(gap.pool, gap.engines) for gap in gaps if gap.engines > 0]
     refuse_all("no_capacity", why_not(demands, _freed(gaps) | set(freed)))
     if demands:
         refuse_all("no_capacity", _over_quota(change.model))
     for verb, sign in (("start", 1), ("stop", -1)):
-        for gap in gaps:
-            steps += [NewStep(verb, gap.pool.role, arm=gap.pool.arm)] * max(0, sign * gap.engines)
+        for gap, engines in zip(gaps, own, strict=True):
+            steps += [NewStep(verb, gap.pool.role, arm=gap.pool.arm)] * max(0, sign * engines)
     return steps
 
 
-def _leave_out(gaps: list[Gap], before: list[Gap]) -> None:
-    """Take from `gaps` the engines that were missing before."""
-    _moves(before)
-    for old in before:
-        for gap in gaps:
-            both = max(0, min(gap.engines, old.engines)) if _same_shape(gap.pool, old.pool) else 0
-            gap.engines -= both
-            old.engines -= both
+def _leave_out(gap: Gap, old: Gap) -> None:
+    """Take from `gap` the engines that were missing before."""
+    both = max(0, min(gap.engines, old.engines))
+    gap.engines -= both
+    old.engines -= both
 
 
 def _over_quota(model: models.Model) -> Iterable[str]:
