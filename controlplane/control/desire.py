@@ -16,6 +16,7 @@ from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from controlplane.core.lifecycle import CANARY, ENDED, OPERATION, STEP, move, observe
+from controlplane.core.storable import storable_text
 from controlplane.fleet import models
 
 Desire = dict[str, Any]
@@ -131,7 +132,7 @@ def skip_open_steps(steps: QuerySet[models.Step], reason: str) -> None:
     """What has not been done yet is not done any more."""
     for step in steps.filter(state__in=("waiting", "running")):
         models.Step.objects.filter(pk=step.pk, state=step.state).update(
-            state=observe(STEP, step.state, "skipped"), reason=reason[:500], finished_at=timezone.now()
+            state=observe(STEP, step.state, "skipped"), reason=storable_text(reason)[:500], finished_at=timezone.now()
         )
 
 
@@ -139,7 +140,7 @@ def end(operation: models.Operation, state: str, outcome: str) -> None:
     """End an open operation in the caller's transaction; what it has not done yet is not done any more."""
     skip_open_steps(operation.steps.all(), outcome)
     models.Operation.objects.filter(pk=operation.pk).update(
-        state=observe(OPERATION, operation.state, state), outcome=outcome[:500], finished_at=timezone.now()
+        state=observe(OPERATION, operation.state, state), outcome=storable_text(outcome)[:500], finished_at=timezone.now()
     )
 
 
@@ -152,5 +153,5 @@ def begin_rollback(operation: models.Operation, why: str) -> bool:
     state = move(OPERATION, observe(OPERATION, row.state, "running"), "rolling_back")
     restore(row.model, row.before)
     skip_open_steps(row.steps.all(), why)
-    models.Operation.objects.filter(pk=row.pk).update(state=state, outcome=why[:500])
+    models.Operation.objects.filter(pk=row.pk).update(state=state, outcome=storable_text(why)[:500])
     return True

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import redis
 
@@ -16,6 +16,7 @@ from controlplane.core.codec import WrongShape, decode
 from controlplane.core.lifecycle import ENGINE
 from controlplane.core.protocol import VERSION, AgentFact, RouterFact
 from controlplane.core.signing import BadSignature, node_key, router_key, unseal
+from controlplane.core.storable import storable
 from controlplane.core.wellformed import url_problem
 
 log = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class FactReader:
         if len(value) > MAX_FACT_BYTES:
             raise _Refused(f"it has {len(value)} bytes, more than {MAX_FACT_BYTES}")
         document = unseal(key, value)
-        fact = decode(cls, _storable(document) if _SUSPECT.search(value) else document)
+        fact = decode(cls, storable(document) if _SUSPECT.search(value) else document)
         if fact.version != VERSION:
             raise _Refused(f"version {fact.version} is not supported (this control plane reads {VERSION})")
         if len(fact.boot) > MAX_BOOT_CHARS or not 0 <= fact.booted_at < MAX_TIME:
@@ -190,15 +191,6 @@ class _Refused(ValueError):
 
 _SUSPECT = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|\xed[\xa0-\xbf]|\x00")
 """Bytes without which no JSON document, nor one inside it, holds a NUL or a lone surrogate."""
-
-
-def _storable(value: Any) -> Any:
-    """`value` without what PostgreSQL stores in no text: NUL and lone surrogates, as a crashed engine's log may hold."""
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode().replace("\0", "")
-    if isinstance(value, dict):
-        return {_storable(key): _storable(item) for key, item in value.items()}
-    return [_storable(item) for item in value] if isinstance(value, list) else value
 
 
 def _check_agent(fact: AgentFact) -> None:

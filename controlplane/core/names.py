@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from controlplane.core.storable import storable_text
+
 NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
 """A node's name becomes a part of paths, queues, keys and command lines, so it has no dot and begins with no dash."""
 LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -20,7 +22,7 @@ def check_node_name(name: str) -> str:
 def read_label(text: str) -> tuple[str, str]:
     """Key and value of a node's label, written KEY=VALUE. Raises ValueError."""
     key, equals, value = text.partition("=")
-    if not equals or not LABEL_KEY.fullmatch(key) or len(value) > LABEL_VALUE_CHARS or "\x00" in value:
+    if not equals or not LABEL_KEY.fullmatch(key) or len(value) > LABEL_VALUE_CHARS or storable_text(value) != value:
         raise ValueError(f"{text!r:.80} is no label: write KEY=VALUE, the key of letters, digits, `.`, `_` and `-`")
     return key, value
 

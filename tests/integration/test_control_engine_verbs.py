@@ -51,6 +51,17 @@ def test_the_last_serving_engine_of_a_pool_stays(verb: Any) -> None:
     verb(ANN, "m-1")
 
 
+@pytest.mark.parametrize("verb", [actions.drain_engine, actions.restart_engine])
+def test_the_last_serving_engine_of_a_strict_model_stays_whatever_the_floor(verb: Any) -> None:
+    fleet("disaggregated", prefill=1, decode=1)
+    models.Pool.objects.update(floor=0)
+    models.Model.objects.update(strict=True)
+    refused = refusal(verb, ANN, "m-2")
+    assert refused.kind == "unsafe" and "pool decode would have 0 serving engines and m is strict" in str(refused)
+    models.Model.objects.update(strict=False)
+    verb(ANN, "m-2")
+
+
 def test_a_restarted_engine_is_replaced_by_another() -> None:
     fleet("disaggregated", prefill=2, decode=2)
     operation = actions.restart_engine(ANN, "m-2")

@@ -10,6 +10,8 @@ import pytest
 from django.utils import timezone
 
 from controlplane.control import actions
+from controlplane.control.actions.updates import Update
+from controlplane.control.actor import Actor
 from controlplane.fleet import models
 from tests.integration.control_kit import ANN
 from tests.integration.control_rows import at_once, done, fleet, gpus, refusal, sizes, steps
@@ -125,6 +127,83 @@ def test_what_was_overtaken_is_not_undone() -> None:
         "stale",
         (f"operation {first.pk} was overtaken: pools decode is 4 by now, not 3",),
     )
+
+
+def test_a_size_is_not_overtaken_while_the_earlier_one_is_rolled_back() -> None:
+    fleet("disaggregated", free=3, prefill=2, decode=2)
+    operation = running(actions.scale_pool(ANN, "m", "decode", 4))
+    actions.rollback(ANN, operation.pk)
+    for role in ("decode", "prefill"):
+        assert refusal(actions.scale_pool, ANN, "m", role, 3).operation == operation.pk
+
+
+@pytest.mark.parametrize("first", ["giver", "taker"])
+def test_gpus_between_two_models_are_cancelled_in_both(first: str) -> None:
+    fleet("monolithic", "giver", mixed=3)
+    fleet("monolithic", "taker", mixed=1)
+    moved = actions.move_gpus(ANN, "giver", "mixed", "mixed", 1, to_model="taker")
+    moved.refresh_from_db()
+    numbers = {"giver": moved.pk, "taker": moved.after["partner"]}
+    assert actions.cancel(ANN, numbers[first], reason="enough").state == "cancelled"
+    states = models.Operation.objects.filter(pk__in=numbers.values()).values_list("state", "outcome")
+    assert set(states) == {("cancelled", "cancelled by ann: enough")}, "the other waits for nothing"
+    assert (sizes("giver"), sizes("taker")) == ({"mixed": 3}, {"mixed": 1})
+
+
+@pytest.mark.parametrize(("update", "before"), [(Update(strict=True), 0), (Update(floors={"decode": 2}), 1)])
+def test_an_undo_leaves_no_pool_that_is_too_small_by_now(update: Update, before: int) -> None:
+    fleet("disaggregated", free=3, prefill=2, decode=before)
+    if before:
+        operation = actions.rebalance(ANN, "m", {"prefill": 1, "decode": 2})
+    else:
+        operation = actions.scale_pool(ANN, "m", "decode", 1)
+    done()
+    actions.update_model(ANN, "m", update)
+    refused = refusal(actions.rollback, ANN, operation.pk)
+    assert refused.kind == "unsafe" and f"pool decode would have {before} engines" in str(refused)
+
+
+def test_an_owner_undoes_only_what_an_owner_may_do() -> None:
+    fleet("disaggregated", prefill=2, decode=2)
+    for name in ("search", "chat"):
+        models.Team.objects.create(name=name)
+    owner = Actor("olga", "owner", frozenset({"chat"}))
+    given = actions.update_model(ANN, "m", Update(team="chat"))
+    floor = actions.update_model(ANN, "m", Update(floors={"decode": 2}))
+    drained = actions.drain_engine(ANN, "m-1")
+    done()
+    for operation in (given, floor, drained):
+        assert refusal(actions.rollback, owner, operation.pk).kind == "forbidden"
+    back = actions.rollback(ANN, floor.pk)
+    assert refusal(actions.rollback, owner, back.pk).kind == "forbidden", "nor by undoing an undo"
+    balanced = actions.rebalance(ANN, "m", {"prefill": 1, "decode": 3})
+    assert actions.rollback(owner, balanced.pk).state == "rolling_back"
+
+
+NONSENSE = "\udcff\x00"
+"""What a command line may hold and PostgreSQL does not take."""
+
+
+def test_text_that_no_row_can_hold_is_not_stored() -> None:
+    fleet("monolithic", free=3, mixed=2)
+    assert refusal(actions.rebalance, ANN, NONSENSE, {"mixed": 1}).kind == "not_found"
+    assert refusal(actions.exchange_roles, ANN, "m", NONSENSE, NONSENSE).kind == "not_found"
+    assert refusal(actions.move_gpus, ANN, "m", "mixed", "mixed", 1, to_model=NONSENSE).kind == "not_found"
+    for verb in (
+        actions.drain_engine,
+        actions.restart_engine,
+        actions.retry_engine,
+        actions.cordon_node,
+        actions.remove_node,
+    ):
+        assert refusal(verb, ANN, NONSENSE).kind == "not_found"
+    later = timezone.now() + timedelta(hours=1)
+    actions.freeze(ANN, "m", later, reason=NONSENSE)
+    assert model().frozen_reason == "?"
+    actions.unfreeze(ANN, "m", reason=NONSENSE)
+    for end in (actions.cancel, actions.rollback):
+        operation = running(actions.scale_pool(ANN, "m", "mixed", 4, reason=NONSENSE))
+        assert end(ANN, operation.pk, reason=NONSENSE).outcome.endswith("by ann: ?")
 
 
 def test_what_cannot_be_taken_back_says_so() -> None:

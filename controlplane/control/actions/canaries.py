@@ -19,6 +19,7 @@ from controlplane.control.refused import Refused, refuse_all
 from controlplane.core.canary import Guardrails
 from controlplane.core.lifecycle import CANARY, move
 from controlplane.core.protocol import ROLES_OF_MODE, Mode
+from controlplane.core.storable import storable_text
 from controlplane.fleet import models
 
 SHARED_MODES = frozenset({"conditional", "disaggregated"})
@@ -142,7 +143,7 @@ def _running(change: Change) -> models.Canary:
 
 def _end(canary: models.Canary, state: str, reason: str) -> None:
     models.Canary.objects.filter(pk=canary.pk).update(
-        state=move(CANARY, canary.state, state), ended_at=timezone.now(), reason=reason[:500]
+        state=move(CANARY, canary.state, state), ended_at=timezone.now(), reason=storable_text(reason)[:500]
     )
 
 

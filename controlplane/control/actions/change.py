@@ -22,6 +22,7 @@ from controlplane.control.actor import VERBS, Actor, may
 from controlplane.control.desire import Desire, changes, desire_of
 from controlplane.control.refused import Refused
 from controlplane.core.lifecycle import ENDED
+from controlplane.core.storable import storable_text
 from controlplane.fleet import models
 
 MAX_REASON = 500
@@ -105,7 +106,7 @@ def forbid(actor: Actor, verb: str, team: str = "") -> None:
 
 def lock_model(name: str) -> models.Model:
     """The model's row, locked: actions on one model come one after the other."""
-    model = models.Model.objects.select_for_update().filter(name=name.replace("\x00", "")).first()
+    model = models.Model.objects.select_for_update().filter(name=storable_text(name)).first()
     if model is None:
         known = ", ".join(models.Model.objects.values_list("name", flat=True)[:20])
         raise Refused("not_found", f"there is no model {name!r:.140}; models: {known or 'none'}")
@@ -114,7 +115,7 @@ def lock_model(name: str) -> models.Model:
 
 def lock_models(*names: str) -> None:
     """The rows of several models, always in the same order: who wants the same two waits, and never for each other."""
-    known = [name.replace("\x00", "") for name in names]
+    known = [storable_text(name) for name in names]
     list(models.Model.objects.select_for_update().filter(name__in=known).order_by("pk"))
 
 
@@ -199,7 +200,7 @@ def record_audit(
 
 def _told(actor: Actor, reason: str) -> tuple[str, str]:
     """Name and reason as PostgreSQL takes them."""
-    name, text = (each.encode(errors="replace").decode().replace("\x00", "") for each in (actor.name, reason))
+    name, text = storable_text(actor.name), storable_text(reason)
     if len(text) > MAX_REASON:
         raise Refused("invalid", f"reason: at most {MAX_REASON} characters, not {len(text)}")
     return name[:150], text

@@ -12,6 +12,7 @@ from controlplane.control.actions.change import Change, NewStep, begin, forbid, 
 from controlplane.control.actor import Actor
 from controlplane.control.desire import pool_key
 from controlplane.control.refused import Refused, refuse_all
+from controlplane.core.storable import storable_text
 from controlplane.fleet import models
 
 
@@ -26,7 +27,7 @@ def exchange_roles(
     with transaction.atomic():
         change = begin(actor, "exchange_roles", model_name, reason=reason, expected_version=expected_version)
         model = change.model
-        named = [each.replace("\x00", "") for each in (first, second)]
+        named = [storable_text(each) for each in (first, second)]
         rows = {row.id: row for row in models.Engine.objects.select_for_update().filter(model=model, id__in=named)}
         refuse_all("not_found", (f"{model_name} has no engine {id!r:.40}" for id in (first, second) if id not in rows))
         one, two = rows[first], rows[second]
@@ -79,7 +80,7 @@ def _begin(
     actor: Actor, verb: str, engine_id: str, reason: str, expected_version: int | None
 ) -> tuple[Change, models.Engine]:
     """The rules of `verb` checked for a wanted engine's model, and the engine's row, locked."""
-    known = models.Engine.objects.filter(id=engine_id.replace("\x00", ""), wanted=True).select_related("model").first()
+    known = models.Engine.objects.filter(id=storable_text(engine_id), wanted=True).select_related("model").first()
     if known is None:
         raise Refused("not_found", f"there is no engine {engine_id!r:.40} that is wanted")
     change = begin(actor, verb, known.model.name, reason=reason, expected_version=expected_version)
@@ -100,7 +101,10 @@ def _left(row: models.Engine) -> Iterator[str]:
     ).exclude(pk=row.pk)
     pool = models.Pool.objects.filter(model=row.model, role=row.role, arm=row.arm).first()
     left, floor = peers.count(), pool.floor if pool else 0
-    if left < floor:
+    if not left and row.model.strict:
+        key = pool_key(row.role, row.arm)
+        yield f"pool {key} would have 0 serving engines and {row.model.name} is strict: scale it up first"
+    elif left < floor:
         yield (
             f"pool {pool_key(row.role, row.arm)} would have {left} serving engines and its floor is {floor}: "
             "scale it up first, or lower its floor"
@@ -110,7 +114,7 @@ def _left(row: models.Engine) -> Iterator[str]:
 def retry_engine(actor: Actor, engine_id: str, *, reason: str = "") -> models.Operation:
     """Start an engine again that was given up after too many failures."""
     with transaction.atomic():
-        found = models.Engine.objects.select_for_update().select_related("model").filter(id=engine_id.replace("\x00", ""))
+        found = models.Engine.objects.select_for_update().select_related("model").filter(id=storable_text(engine_id))
         row = found.first()
         if row is None:
             raise Refused("not_found", f"there is no engine {engine_id!r:.40}")

@@ -12,6 +12,7 @@ from controlplane.control.actions.change import forbid, record_change
 from controlplane.control.actor import Actor
 from controlplane.control.refused import Refused, refuse_all
 from controlplane.core.names import check_node_name
+from controlplane.core.storable import storable_text
 from controlplane.fleet import models
 
 
@@ -75,7 +76,7 @@ def remove_node(actor: Actor, name: str, *, reason: str = "") -> models.Operatio
 
 
 def _lock_node(name: str) -> models.Node:
-    row = models.Node.objects.select_for_update().filter(name=name.replace("\x00", "")).first()
+    row = models.Node.objects.select_for_update().filter(name=storable_text(name)).first()
     if row is None:
         known = ", ".join(models.Node.objects.order_by("name").values_list("name", flat=True)[:20])
         raise Refused("not_found", f"there is no node {name!r:.80}; nodes: {known or 'none'}")

@@ -123,5 +123,7 @@ def _of_the_same_pool(model: models.Model, role: str) -> list[models.Operation]:
     return [
         each
         for each in open_operations(model)
-        if each.verb in SUPERSEDED and not each.steps.filter(state__in=("waiting", "running")).exclude(role=role).exists()
+        if each.verb in SUPERSEDED
+        and each.state != "rolling_back"
+        and not each.steps.filter(state__in=("waiting", "running")).exclude(role=role).exists()
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,11 +20,12 @@ from controlplane.control.actions.change import (
     record_audit,
     record_change,
 )
-from controlplane.control.actions.sizes import leaving_engines, replace_steps, size_steps
+from controlplane.control.actions.sizes import leaving_engines, main_pools, replace_steps, size_steps, too_small
 from controlplane.control.actor import Actor
 from controlplane.control.desire import Desire, begin_rollback, end, overtaken, pool_key, restore
 from controlplane.control.refused import Refused, refuse_all
 from controlplane.core.lifecycle import ENDED, OPERATION, move
+from controlplane.core.storable import storable_text
 from controlplane.fleet import models
 
 UNDOABLE = frozenset(
@@ -38,6 +39,9 @@ TURNABLE = UNDOABLE | {"promote_canary", "retire_model", "exchange_roles"}
 """Verbs whose operation can be turned round while it runs."""
 NOWHERE_TO_STAY = frozenset({"retire_model", "roll_out", "set_canary", "promote_canary", "end_canary"})
 """Verbs of which half is no state to stay in: they are taken back, or go on."""
+WITH_FLOORS = frozenset({"rebalance", "set_mode", "move_gpus"})
+"""Verbs that keep the floors of pools, and so do their undoings."""
+CANCELLABLE = frozenset({"pending", "running", "paused"})
 MAX_FREEZE = timedelta(days=366)
 
 
@@ -61,27 +65,32 @@ def resume(actor: Actor, operation_id: int, *, reason: str = "") -> models.Opera
 
 def cancel(actor: Actor, operation_id: int, *, reason: str = "") -> models.Operation:
     """End a running operation where it is: what is there now becomes what is desired. Moves in progress finish, engines
-    that are being started for it are stopped. Returns the cancelled operation."""
+    that are being started for it are stopped. Who waits for its GPUs in another model ends with it. Returns the cancelled
+    operation."""
     with transaction.atomic():
-        row = _lock_operation(actor, "cancel", operation_id)
-        if row.state not in ("pending", "running", "paused"):
+        row, *partners = _lock_all(actor, "cancel", operation_id)
+        if row.state not in CANCELLABLE:
             raise Refused("invalid", f"operation {row.pk} is {row.state}: there is nothing to cancel")
-        if row.model is not None:
-            if row.verb in NOWHERE_TO_STAY:
-                raise Refused("invalid", f"operation {row.pk} ({row.verb}) cannot end half-way: roll it back, or pause it")
-            restore(row.model, _where_it_is(row, row.model))
-        end(row, "cancelled", f"cancelled by {actor.name}" + (f": {reason}" if reason else ""))
-        return _steer(actor, "cancel", row, "cancelled", reason)
+        for each in (row, *partners):
+            if each.state in CANCELLABLE:
+                _cancel(actor, each, reason)
+        return row
+
+
+def _cancel(actor: Actor, row: models.Operation, reason: str) -> None:
+    if row.model is not None:
+        if row.verb in NOWHERE_TO_STAY:
+            raise Refused("invalid", f"operation {row.pk} ({row.verb}) cannot end half-way: roll it back, or pause it")
+        restore(row.model, _where_it_is(row, row.model))
+    end(row, "cancelled", f"cancelled by {actor.name}" + (f": {reason}" if reason else ""))
+    _steer(actor, "cancel", row, "cancelled", reason)
 
 
 def rollback(actor: Actor, operation_id: int, *, reason: str = "") -> models.Operation:
     """Take an operation back. One that runs is turned round and returned; for one that has ended a new operation begins,
     if what it made desired still is. GPUs that moved between two models go back in both."""
     with transaction.atomic():
-        names = models.Operation.objects.filter(pk__in=[operation_id, *_partners(operation_id)])
-        lock_models(*names.exclude(model=None).values_list("model__name", flat=True))
-        row = _lock_operation(actor, "rollback", operation_id)
-        rows = [row, *(_lock_operation(actor, "rollback", each) for each in _partners(operation_id))]
+        row, *_ = rows = _lock_all(actor, "rollback", operation_id)
         turned = [each for each in rows if each.state not in ENDED]
         for each in turned:
             _turn_round(actor, each, reason)
@@ -114,8 +123,11 @@ def _undo(actor: Actor, rows: Sequence[models.Operation], reason: str) -> list[m
         if row.model is None or row.verb not in UNDOABLE or row.state != "done":
             raise Refused("invalid", _no_way_back(row))
         change = begin(actor, "rollback", row.model.name, reason=reason)
+        for verb in _rights(row.before):
+            forbid(actor, verb, row.model.team)
         refuse_all("stale", (f"operation {row.pk} was overtaken: {each}" for each in overtaken(row.model, row.after)))
         restore(row.model, row.before)
+        refuse_all("unsafe", _empties(row, change.model.pk))
         changes.append((row, change))
     freed = frozenset().union(*(leaving_engines(change.model) for _, change in changes))
     undone: list[models.Operation] = []
@@ -124,6 +136,26 @@ def _undo(actor: Actor, rows: Sequence[models.Operation], reason: str) -> list[m
         undone.append(change.record(steps, undoes=row, done=not steps))
     link(*undone)
     return undone
+
+
+def _rights(wanted: Desire) -> Iterator[str]:
+    """Verbs that write the same: who may not do them must not come by them through an undo."""
+    if "team" in wanted.get("settings", {}):
+        yield "set_owner"
+    if any(part in wanted for part in ("settings", "floors", "selectors")):
+        yield "update_model"
+    if "held" in wanted:
+        yield "drain_engine"
+
+
+def _empties(row: models.Operation, model_id: int) -> Iterator[str]:
+    """Pools that are too small by now for what was restored. `scale_pool` may go below floors, and so may its undoing."""
+    model = models.Model.objects.get(pk=model_id)
+    wanted, pools = row.before.get("pools", {}), main_pools(model)
+    sizes = {role: pool.desired_engines for role, pool in pools.items()}
+    floors = {role: pool.floor if role in wanted and row.verb in WITH_FLOORS else 0 for role, pool in pools.items()}
+    if wanted and (row.verb in WITH_FLOORS or any(sizes.values())):
+        yield from too_small(model, model.mode, sizes, floors)
 
 
 def _other_steps(change: Change, wanted: Desire) -> list[NewStep]:
@@ -149,7 +181,7 @@ def unfreeze(actor: Actor, name: str | None, *, reason: str = "") -> models.Oper
 
 
 def _freeze(actor: Actor, verb: str, name: str | None, until: datetime | None, reason: str) -> models.Operation:
-    fields: dict[str, Any] = {"frozen_until": until, "frozen_reason": reason[:500] if until else ""}
+    fields: dict[str, Any] = {"frozen_until": until, "frozen_reason": storable_text(reason)[:500] if until else ""}
     after = {"frozen_until": until.isoformat() if until else None}
     with transaction.atomic():
         if name is None:
@@ -161,6 +193,14 @@ def _freeze(actor: Actor, verb: str, name: str | None, until: datetime | None, r
         models.Model.objects.filter(pk=change.model.pk).update(**fields)
         before = {"frozen_until": was.isoformat() if was else None}
         return record_change(verb, actor, reason, f"model:{name}", model=change.model, before=before, after=after, done=True)
+
+
+def _lock_all(actor: Actor, verb: str, operation_id: int) -> list[models.Operation]:
+    """The operation's row and, after it, the other one of GPUs that move between two models."""
+    numbers = [operation_id, *_partners(operation_id)]
+    names = models.Operation.objects.filter(pk__in=numbers).exclude(model=None).values_list("model__name", flat=True)
+    lock_models(*names)
+    return [_lock_operation(actor, verb, each) for each in numbers]
 
 
 def _lock_operation(actor: Actor, verb: str, operation_id: int) -> models.Operation:

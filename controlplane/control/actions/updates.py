@@ -17,6 +17,7 @@ from controlplane.control.desire import split_key
 from controlplane.control.newmodel import MAX_CONTEXT, MAX_ENGINES, MAX_SLO_MS, NAME, Checked, NewModel, NewPool, check
 from controlplane.control.refused import Refused, refuse_all
 from controlplane.core.protocol import OnPrefillLoss
+from controlplane.core.storable import storable_text
 from controlplane.fleet import models
 
 
@@ -86,7 +87,7 @@ def _problems(model: models.Model, update: Update, pools: Mapping[tuple[str, str
             yield f"alias {alias!r:.140}: letters, digits, '.', '_' and '-', in parts divided by single '/'"
     yield from names_taken([model.name, *aliases], besides=model)
     yield from _bad_numbers(update)
-    if update.team and not models.Team.objects.filter(name=update.team.replace("\x00", "")).exists():
+    if update.team and not models.Team.objects.filter(name=storable_text(update.team)).exists():
         known = ", ".join(models.Team.objects.values_list("name", flat=True)[:20])
         yield f"there is no team {update.team!r:.80}; teams: {known or 'none'}"
     if update.on_prefill_loss is not None and update.on_prefill_loss not in get_args(OnPrefillLoss):

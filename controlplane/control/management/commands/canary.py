@@ -9,6 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from controlplane.control import actions
 from controlplane.control.cli import ChangeCommand, sizes
+from controlplane.core.storable import storable_text
 from controlplane.fleet.models import Canary
 
 
@@ -51,7 +52,7 @@ class Command(ChangeCommand):
             self._show(model, options)
 
     def _show(self, model: str, options: dict[str, Any]) -> None:
-        row = Canary.objects.filter(model__name=model).order_by("-pk").first()
+        row = Canary.objects.filter(model__name=storable_text(model)).order_by("-pk").first()
         if row is None:
             raise CommandError(f"there was no canary of {model!r:.140}")
         shown = {

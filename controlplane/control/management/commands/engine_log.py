@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from kombu.exceptions import OperationalError
 
 from controlplane.control import commands
+from controlplane.core.storable import storable_text
 from controlplane.fleet.models import Rank
 
 
@@ -21,7 +22,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         engine = options["engine"]
-        rank = Rank.objects.filter(engine_id=engine, index=0).select_related("node").first()
+        rank = Rank.objects.filter(engine_id=storable_text(engine), index=0).select_related("node").first()
         if rank is None:
             raise CommandError(f"there is no engine {engine!r:.40} with a place")
         try:

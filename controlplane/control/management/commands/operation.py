@@ -12,6 +12,7 @@ from controlplane.control.actor import Actor
 from controlplane.control.cli import ChangeCommand, answer, explained
 from controlplane.control.watching import Seen, look
 from controlplane.core.lifecycle import ENDED
+from controlplane.core.storable import storable_text
 from controlplane.fleet.models import Operation
 
 STEER: dict[str, Callable[..., Operation]] = {
@@ -52,7 +53,7 @@ class Command(ChangeCommand):
     def _list(self, options: dict[str, Any]) -> None:
         rows = Operation.objects.all()
         if options["model"]:
-            rows = rows.filter(model__name=options["model"])
+            rows = rows.filter(model__name=storable_text(options["model"]))
         if options["open"]:
             rows = rows.exclude(state__in=ENDED)
         for row in rows[: max(1, options["limit"])]:

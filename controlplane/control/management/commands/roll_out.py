@@ -10,6 +10,7 @@ from django.core.management.base import CommandParser
 from controlplane.control import actions
 from controlplane.control.cli import ChangeCommand
 from controlplane.control.modeloptions import argument, read_config
+from controlplane.core.storable import storable_text
 from controlplane.fleet.models import Model
 
 
@@ -36,7 +37,7 @@ class Command(ChangeCommand):
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any] | None:
     """All arguments as they shall be; None if none changes."""
-    row = Model.objects.filter(name=options["model"]).first()
+    row = Model.objects.filter(name=storable_text(options["model"])).first()
     if not (options["arg"] or options["no_arg"]) or row is None:
         return None
     gone = {name.replace("-", "_") for name in options["no_arg"]}
