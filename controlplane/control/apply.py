@@ -90,7 +90,7 @@ def _change(action: Action) -> bool:
 
 
 def _create(action: Create) -> bool:
-    """The engine with its rank and reservations, if the pool still lacks one and the GPUs are still free."""
+    """The engine with its ranks and reservations, if the pool still lacks one and all the GPUs are still free."""
     try:
         with transaction.atomic():
             pool = (
@@ -107,7 +107,12 @@ def _create(action: Create) -> bool:
         log.info("engine for %s/%s not made now: %s", action.model, action.role, error)
         return False
     log.info(
-        "engine %s (%s of %s) planned on %s: %s", engine.id, engine.label, action.model, action.placement.node, action.reason
+        "engine %s (%s of %s) planned on %s: %s",
+        engine.id,
+        engine.label,
+        action.model,
+        action.placement.node,
+        action.reason,
     )
     return True
 
@@ -129,11 +134,12 @@ def _insert(pool: models.Pool, action: Create) -> models.Engine:
         number=newest + 1,
         kind=pool.model.engine_kind,
         tensor_parallel=pool.tensor_parallel,
-        launch=launch_of(pool.model, pool.tensor_parallel).snapshot(),
+        launch=launch_of(pool.model, pool.tensor_parallel, pool.pipeline_parallel).snapshot(),
         reason=action.reason,
     )
-    rank = models.Rank.objects.create(engine=engine, node=models.Node.objects.get(name=action.placement.node))
-    models.Reservation.objects.bulk_create(models.Reservation(gpu_id=uuid, rank=rank) for uuid in action.placement.gpus)
+    for index, place in enumerate(action.placement.ranks):
+        rank = models.Rank.objects.create(engine=engine, index=index, node=models.Node.objects.get(name=place.node))
+        models.Reservation.objects.bulk_create(models.Reservation(gpu_id=uuid, rank=rank) for uuid in place.gpus)
     return engine
 
 

@@ -75,16 +75,16 @@ def _canary_route(row: models.Canary) -> Canary:
 
 def read_pools() -> tuple[PoolState, ...]:
     pools = models.Pool.objects.prefetch_related("model").order_by("model__created_at", "model_id", "id")
-    digests: dict[tuple[int, int], str] = {}
+    digests: dict[tuple[int, int, int], str] = {}
     return tuple(pool_state(pool, digests) for pool in pools)
 
 
-def pool_state(pool: models.Pool, digests: dict[tuple[int, int], str] | None = None) -> PoolState:
-    """One pool's row as a plain value. `digests`: of launches, by model and degree, as far as they are known already."""
+def pool_state(pool: models.Pool, digests: dict[tuple[int, int, int], str] | None = None) -> PoolState:
+    """One pool's row as a plain value. `digests`: of launches, by model and degrees, as far as they are known already."""
     digests = digests if digests is not None else {}
-    key = (pool.model_id, pool.tensor_parallel)
+    key = (pool.model_id, pool.tensor_parallel, pool.pipeline_parallel)
     if key not in digests:
-        digests[key] = launch_of(pool.model, pool.tensor_parallel).digest
+        digests[key] = launch_of(pool.model, pool.tensor_parallel, pool.pipeline_parallel).digest
     return PoolState(
         model=pool.model.name,
         role=pool.role,
@@ -95,6 +95,8 @@ def pool_state(pool: models.Pool, digests: dict[tuple[int, int], str] | None = N
         arm=pool.arm,
         floor=pool.floor,
         launch=digests[key],
+        pipeline_parallel=pool.pipeline_parallel,
+        one_process=pool.model.engine_kind == "vllm",
     )
 
 

@@ -28,11 +28,15 @@ class Launch:
     config: Mapping[str, Any] = field(default_factory=dict)
     number: int = 1
     """Of the model's roll-outs: the same arguments may launch another version of the engine."""
+    pipeline_parallel: int = 1
 
     @cached_property
     def digest(self) -> str:
         """16 hexadecimal digits, equal for equal launches."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        document = asdict(self)
+        if self.pipeline_parallel == 1:
+            del document["pipeline_parallel"]  # engines from before there were stages are not outdated
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
     def snapshot(self) -> dict[str, Any]:
         """As it is kept with an engine; `read_snapshot` is the way back."""

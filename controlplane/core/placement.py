@@ -1,41 +1,55 @@
 """Which GPUs an engine gets. Pure: candidates in, the choice and the reasons against the rest out.
 
-An engine takes as many GPUs of one kind as its tensor-parallel degree, on one node. Filters drop nodes and say why; among
-those left, the nodes closest to the model's other engines come first (short KV paths: the node itself, then an equal label
-`fabric`, then an equal label `zone`), then the fullest that fits (large gaps stay whole). On a node an aligned, contiguous
-run of indices is preferred (neighbours share the fast links).
+Each pipeline stage of an engine (most have one) takes as many GPUs of one kind as its tensor-parallel degree, on one node.
+Filters drop nodes and say why; among those left, the nodes closest to the model's other engines come first (short KV paths:
+the node itself, then an equal label `fabric`, then an equal label `zone`), then the fullest that fits (large gaps stay
+whole). On a node an aligned, contiguous run of indices is preferred (neighbours share the fast links). Several stages go on
+one node if one has room for all of them, else on nodes as `core.spread` chooses: all find their place, or none.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.core.protocol import Rank
+from controlplane.core.spread import CLOSE_LABELS, Site, spread
 from controlplane.core.world import GpuState, NodeState, PoolState
 
-CLOSE_LABELS = ("fabric", "zone")
-"""Nodes that share the value of one are closer than others, by the first more than by the second."""
 MAX_REASONS = 50
 """A refusal tells this many nodes apart."""
 
 
 @dataclass(frozen=True)
 class Want:
-    """One engine's demand. Empty `gpu_kinds` or `node_labels` accept any. `peers`: the model's engines per node."""
+    """One engine's demand. Empty `gpu_kinds` or `node_labels` accept any. `peers`: the model's engines per node. `stages`:
+    how many times `tensor_parallel` GPUs, each time on one node."""
 
     tensor_parallel: int
     gpu_kinds: tuple[str, ...] = ()
     node_labels: Mapping[str, str] = field(default_factory=dict)
     peers: Mapping[str, int] = field(default_factory=dict)
+    stages: int = 1
 
 
 @dataclass(frozen=True)
 class Placement:
-    node: str
-    gpus: tuple[str, ...]
-    """uuids in order of index."""
+    """Where one engine goes: a part for each of its processes, all on GPUs of one kind."""
+
+    ranks: tuple[Rank, ...]
+    """In order of stages; uuids in order of index."""
     kind: str
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Of all parts."""
+        return tuple(gpu for rank in self.ranks for gpu in rank.gpus)
+
+    @property
+    def node(self) -> str:
+        """The one node, or all of them as operators are told them."""
+        return " and ".join(dict.fromkeys(rank.node for rank in self.ranks))
 
 
 Found = tuple[Placement | None, tuple[str, ...]]
@@ -60,11 +74,12 @@ class Room:
 
     def find(self, pool: PoolState) -> Found:
         """The best place for one more engine of `pool`, or None with what is missing; `take` then keeps it."""
-        shape = (pool.tensor_parallel, pool.gpu_kinds, tuple(sorted(pool.node_labels.items())))
+        degree, stages = pool.ranks_of_an_engine
+        shape = (degree, stages, pool.gpu_kinds, tuple(sorted(pool.node_labels.items())))
         if shape in self._full:
             return None, self._full[shape]
         peers = self._peers.get(pool.model, Counter())
-        placement, reasons = self.place(Want(pool.tensor_parallel, pool.gpu_kinds, pool.node_labels, peers))
+        placement, reasons = self.place(Want(degree, pool.gpu_kinds, pool.node_labels, peers, stages))
         if placement is None:
             self._full[shape] = reasons
         return placement, reasons
@@ -73,23 +88,50 @@ class Room:
         """These GPUs are promised to an engine of `model`."""
         self.placed += 1
         self._taken.update(placement.gpus)
-        self._peers.setdefault(model, Counter())[placement.node] += 1
+        self._peers.setdefault(model, Counter()).update(rank.node for rank in placement.ranks)
 
     def place(self, want: Want) -> Found:
         """The best place, or None with what is missing on each node."""
+        one = self._on_one_node(want)
+        placement = one or (self._on_several(want) if want.stages > 1 else None)
+        return (placement, ()) if placement else (None, (_summary(want), *self._problems(want)))
+
+    def _on_one_node(self, want: Want) -> Placement | None:
+        needed = want.tensor_parallel * want.stages
         closeness = _Closeness(want.peers, self._nodes)
         best: tuple[tuple[object, ...], NodeState, list[GpuState]] | None = None
         for node in self._nodes:
-            free = [gpu for gpu in self._gpus.get(node.name, ()) if gpu.uuid not in self._taken]
-            if len(free) < want.tensor_parallel or _unfit(want, node) or _most(want, free) < want.tensor_parallel:
+            free = self._free(node)
+            if len(free) < needed or _unfit(want, node) or _most(want, free) < needed:
                 continue
             rank = (*closeness.of(node), len(free), node.name)
             if best is None or rank < best[0]:
                 best = (rank, node, free)
         if best is None:
-            return None, (_summary(want), *self._problems(want))
-        kind, chosen = _choose(want, best[2])
-        return Placement(best[1].name, tuple(gpu.uuid for gpu in chosen), kind), ()
+            return None
+        groups = _by_kind(want, best[2])
+        kind = next(each for each in _kinds(want, groups) if len(groups.get(each, ())) >= needed)
+        return Placement(tuple(_ranks(best[1].name, groups[kind], want.tensor_parallel, want.stages)), kind)
+
+    def _on_several(self, want: Want) -> Placement | None:
+        """The first kind of which enough stages find room together."""
+        closeness = _Closeness(want.peers, self._nodes)
+        fit = [node for node in self._nodes if not _unfit(want, node)]
+        free = {node.name: _by_kind(want, self._free(node)) for node in fit}
+        for kind in _kinds(want, {kind for groups in free.values() for kind in groups}):
+            rooms = {name: groups.get(kind, []) for name, groups in free.items()}
+            sites = [
+                Site(node.name, node.labels, len(rooms[node.name]) // want.tensor_parallel, closeness.of(node))
+                for node in fit
+            ]
+            chosen = spread(sites, want.stages)
+            if chosen:
+                found = (_ranks(name, rooms[name], want.tensor_parallel, stages) for name, stages in chosen)
+                return Placement(tuple(rank for ranks in found for rank in ranks), kind)
+        return None
+
+    def _free(self, node: NodeState) -> list[GpuState]:
+        return [gpu for gpu in self._gpus.get(node.name, ()) if gpu.uuid not in self._taken]
 
     def _problems(self, want: Want) -> list[str]:
         problems = [f"{node.name}: {self._problem(want, node)}" for node in self._nodes[:MAX_REASONS]]
@@ -106,7 +148,10 @@ class Room:
         if not fitting:
             return f"has only GPUs of kind {', '.join(sorted({gpu.kind for gpu in here}))}"
         most = _most(want, [gpu for gpu in fitting if gpu.uuid not in self._taken])
-        return f"has {most} of {len(fitting)} fitting GPUs free, {want.tensor_parallel - most} too few"
+        if want.stages == 1:
+            return f"has {most} of {len(fitting)} fitting GPUs free, {want.tensor_parallel - most} too few"
+        room = most // want.tensor_parallel
+        return f"has {most} of {len(fitting)} fitting GPUs free: room for {room} of {want.stages} stages"
 
 
 def place(want: Want, nodes: Sequence[NodeState], gpus: Sequence[GpuState]) -> Found:
@@ -119,6 +164,15 @@ def fits(pool: PoolState, gpu_kind: str, node: NodeState | None) -> bool:
     if pool.gpu_kinds and gpu_kind not in pool.gpu_kinds:
         return False
     return not pool.node_labels or (node is not None and not _lacking(pool.node_labels, node))
+
+
+def _ranks(node: str, group: list[GpuState], size: int, stages: int) -> Iterator[Rank]:
+    """`stages` parts of `size` GPUs of `group`, which has as many (sorted by index)."""
+    left = group
+    for _ in range(stages):
+        run = _best_run(left, size)
+        left = [gpu for gpu in left if gpu not in run]
+        yield Rank(node, tuple(gpu.uuid for gpu in run))
 
 
 class _Closeness:
@@ -142,6 +196,8 @@ def _summary(want: Want) -> str:
     kinds = f" of kind {' or '.join(want.gpu_kinds)}" if want.gpu_kinds else ""
     labels = f" on a node labelled {_pairs(want.node_labels)}" if want.node_labels else " on one node"
     noun = "GPU" if want.tensor_parallel == 1 else "GPUs of one kind"
+    if want.stages > 1:
+        return f"needs {want.stages} x {want.tensor_parallel} free GPUs of one kind{kinds}, each stage{labels}"
     return f"needs {want.tensor_parallel} free {noun}{kinds}{labels}"
 
 
@@ -171,15 +227,18 @@ def _most(want: Want, free: Sequence[GpuState]) -> int:
     return max(Counter(gpu.kind for gpu in free if _kind_fits(want, gpu)).values(), default=0)
 
 
-def _choose(want: Want, free: Sequence[GpuState]) -> tuple[str, list[GpuState]]:
-    """The kind wanted first that has enough free GPUs, and its best run of them."""
+def _by_kind(want: Want, free: Sequence[GpuState]) -> dict[str, list[GpuState]]:
+    """Fitting ones, in order of index."""
     groups: dict[str, list[GpuState]] = {}
     for gpu in sorted(free, key=lambda each: each.index):
         if _kind_fits(want, gpu):
             groups.setdefault(gpu.kind, []).append(gpu)
-    order = want.gpu_kinds or tuple(sorted(groups))
-    kind = next(each for each in order if len(groups.get(each, ())) >= want.tensor_parallel)
-    return kind, _best_run(groups[kind], want.tensor_parallel)
+    return groups
+
+
+def _kinds(want: Want, found: Collection[str]) -> tuple[str, ...]:
+    """In the order in which they are wanted."""
+    return want.gpu_kinds or tuple(sorted(found))
 
 
 def _best_run(group: list[GpuState], size: int) -> list[GpuState]:

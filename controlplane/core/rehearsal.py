@@ -202,7 +202,7 @@ class Rehearsal:
             role=action.role,
             arm=action.arm,
             number=max((each.number for each in mine), default=0) + 1,
-            ranks=(Rank(action.placement.node, action.placement.gpus),),
+            ranks=action.placement.ranks,
             tensor_parallel=pool.tensor_parallel,
             state_since=self.now,
             gpu_kind=action.placement.kind,
@@ -235,10 +235,10 @@ class Rehearsal:
         self._world = replace(self._world, pairs=(*others, pair))
 
     def _flip(self, action: Flip) -> None:
-        self.steps.append(PlannedStep("switch", role=action.mode, reason=action.reason))
-        models = tuple(
-            replace(model, mode=action.mode) if model.name == action.model else model for model in self._world.models
-        )
+        old = next(model for model in self._world.models if model.name == action.model)
+        if old.mode != action.mode:
+            self.steps.append(PlannedStep("switch", role=action.mode, reason=action.reason))
+        models = tuple(replace(model, mode=action.mode) if model is old else model for model in self._world.models)
         self._world = replace(self._world, models=models)
         for engine, role, arm in action.engines:
             self._say("retask", engine, role, arm, action.reason)

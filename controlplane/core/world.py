@@ -45,7 +45,7 @@ class NodeState:
 @dataclass(frozen=True)
 class PoolState:
     """`floor`: serving engines that a change leaves in it while it runs. `launch`: digest of what its engines are started
-    with now (core.launch)."""
+    with now (core.launch). `one_process`: all stages of an engine belong to one process, hence to one node."""
 
     model: str
     role: str
@@ -56,6 +56,15 @@ class PoolState:
     arm: str = MAIN
     floor: int = 1
     launch: str = ""
+    pipeline_parallel: int = 1
+    one_process: bool = False
+
+    @property
+    def ranks_of_an_engine(self) -> tuple[int, int]:
+        """(GPUs of each process, processes)."""
+        if self.one_process:
+            return self.tensor_parallel * self.pipeline_parallel, 1
+        return self.tensor_parallel, self.pipeline_parallel
 
     @property
     def key(self) -> PoolKey:

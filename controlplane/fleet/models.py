@@ -137,8 +137,14 @@ class Pool(models.Model):
     floor = models.PositiveIntegerField(default=1)
     """Serving engines that a change leaves in a pool that has them, while it runs."""
     tensor_parallel = models.PositiveSmallIntegerField(default=1)
+    pipeline_parallel = models.PositiveSmallIntegerField(default=1)
+    """Stages of each engine, each on `tensor_parallel` GPUs of one node."""
     gpu_kinds = models.JSONField(default=list, blank=True)
     node_labels = models.JSONField(default=dict, blank=True)
+
+    @property
+    def gpus_per_engine(self) -> int:
+        return self.tensor_parallel * self.pipeline_parallel
 
     class Meta:
         ordering = ["model_id", "id"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.placement import Room, Want, place
+from controlplane.core.placement import Placement, Room, Want, place
 from controlplane.core.world import GpuState, NodeState, PoolState
 
 
@@ -119,3 +119,57 @@ def test_a_placement_is_always_free_of_one_kind_and_on_one_node(
     chosen = [gpu for gpu in all_gpus if gpu.uuid in placement.gpus]
     assert len(chosen) == size
     assert {(gpu.node, gpu.kind, gpu.engine) for gpu in chosen} == {(placement.node, placement.kind, "")}
+
+
+def where(placement: Placement | None) -> list[tuple[str, tuple[str, ...]]]:
+    return [(rank.node, rank.gpus) for rank in placement.ranks] if placement else []
+
+
+def test_all_stages_go_on_one_node_if_it_has_room() -> None:
+    placement, _ = place(Want(2, stages=2), [node("a"), node("b")], gpus("a", count=3) + gpus("b", taken=(0, 1)))
+    assert where(placement) == [("b", ("b-2", "b-3")), ("b", ("b-4", "b-5"))]
+
+
+def test_else_stages_share_nodes_of_one_fabric_before_those_of_one_zone() -> None:
+    labels = {"a": {"zone": "z1", "fabric": "f1"}, "b": {"zone": "z1", "fabric": "f2"}, "c": {"zone": "z1", "fabric": "f2"}}
+    nodes = [node(name, labels=each) for name, each in labels.items()]
+    all_gpus = gpus("a", count=3) + gpus("b", count=2) + gpus("c", count=2)
+    placement, _ = place(Want(2, stages=2), nodes, all_gpus)
+    assert where(placement) == [("b", ("b-0", "b-1")), ("c", ("c-0", "c-1"))]
+    without_c, _ = place(Want(2, stages=2), nodes, gpus("a", count=3) + gpus("b", count=2))
+    assert {name for name, _ in where(without_c)} == {"a", "b"}
+
+
+def test_stages_use_as_few_nodes_as_possible() -> None:
+    all_gpus = gpus("a", count=1) + gpus("b", count=2) + gpus("c", count=1)
+    placement, _ = place(Want(1, stages=3), [node(name) for name in "abc"], all_gpus)
+    assert where(placement) == [("b", ("b-0",)), ("b", ("b-1",)), ("a", ("a-0",))]
+
+
+def test_stages_find_room_all_or_none_and_a_refusal_counts_them() -> None:
+    all_gpus = gpus("a", count=3) + gpus("b", count=2)
+    placement, reasons = place(Want(2, stages=3), [node("a"), node("b", cordoned=True)], all_gpus)
+    assert placement is None
+    assert reasons == (
+        "needs 3 x 2 free GPUs of one kind, each stage on one node",
+        "a: has 3 of 3 fitting GPUs free: room for 1 of 3 stages",
+        "b: is cordoned",
+    )
+
+
+def test_stages_never_mix_kinds_of_gpu() -> None:
+    all_gpus = gpus("a", count=1) + gpus("b", count=1, kind="l4") + gpus("c", count=1, kind="l4")
+    placement, _ = place(Want(1, stages=2), [node(name) for name in "abc"], all_gpus)
+    assert placement is not None and placement.kind == "l4"
+    assert [name for name, _ in where(placement)] == ["b", "c"]
+    assert place(Want(1, ("h100-sxm",), stages=2), [node(name) for name in "abc"], all_gpus)[0] is None
+
+
+def test_an_engine_of_one_process_keeps_its_stages_on_one_node() -> None:
+    room = Room([node("a"), node("b")], gpus("a", count=1) + gpus("b", count=1))
+    pool = PoolState("m", "mixed", 1, pipeline_parallel=2)
+    assert room.find(replace(pool, one_process=True))[1][0] == "needs 2 free GPUs of one kind on one node"
+    placement, _ = room.find(pool)
+    assert placement is not None
+    room.take("m", placement)
+    assert room.find(pool)[0] is None and room.placed == 1

@@ -66,8 +66,10 @@ def _over_quota(model: models.Model) -> Iterable[str]:
     team = models.Team.objects.select_for_update().filter(name=model.team).exclude(gpu_quota=None).first()
     if team is None or team.gpu_quota is None:
         return
-    pools = models.Pool.objects.filter(model__team=model.team).values_list("desired_engines", "tensor_parallel")
-    wanted = sum(engines * degree for engines, degree in pools)
+    pools = models.Pool.objects.filter(model__team=model.team).values_list(
+        "desired_engines", "tensor_parallel", "pipeline_parallel"
+    )
+    wanted = sum(engines * degree * stages for engines, degree, stages in pools)
     if wanted > team.gpu_quota:
         held = f"models of team {team.name} would hold {wanted} GPUs and may hold {team.gpu_quota}"
         yield f"{held}: shrink one, or raise its quota"
@@ -77,8 +79,13 @@ def replace_steps(model: models.Model) -> list[NewStep]:
     """Every engine that was started otherwise than the model's row says by now is replaced."""
     now = models.Model.objects.get(pk=model.pk)
     rows = models.Engine.objects.filter(model=model, wanted=True).order_by("role", "number")
-    outdated = [row for row in rows if row.launch.get("digest") != launch_of(now, row.tensor_parallel).digest]
-    return [NewStep("replace", row.role, row.id, row.arm) for row in outdated if row.launch]
+    outdated = [row for row in rows if row.launch and row.launch.get("digest") != _launched_now(now, row)]
+    return [NewStep("replace", row.role, row.id, row.arm) for row in outdated]
+
+
+def _launched_now(model: models.Model, engine: models.Engine) -> str:
+    """The digest of what an engine of this shape would be started with."""
+    return launch_of(model, engine.tensor_parallel, engine.launch.get("pipeline_parallel", 1)).digest
 
 
 def leaving_engines(model: models.Model) -> frozenset[str]:
@@ -123,6 +130,7 @@ def shape_of(pool: models.Pool) -> dict[str, Any]:
     """What a pool wants of its engines' GPUs."""
     return {
         "tensor_parallel": pool.tensor_parallel,
+        "pipeline_parallel": pool.pipeline_parallel,
         "gpu_kinds": list(pool.gpu_kinds),
         "node_labels": dict(pool.node_labels),
     }
