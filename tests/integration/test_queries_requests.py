@@ -13,7 +13,7 @@ from controlplane.core.protocol import Passed
 from controlplane.fleet.models import Model, Operation
 from controlplane.telemetry.queries.markers import operation_markers
 from controlplane.telemetry.queries.records import BadCursor, Order, RequestFilter, RequestRecord
-from controlplane.telemetry.queries.requests import find, search, summary
+from controlplane.telemetry.queries.requests import export, find, search, summary
 from controlplane.telemetry.queries.windows import Window
 from controlplane.telemetry.testing import request_row
 from tests.integration.queries_kit import NOON, Recorder
@@ -60,7 +60,7 @@ def test_pages_by_cursor_have_every_request_once_and_in_order(order: Order) -> N
         newest = (row.at, row.id)
         return newest if order == "newest" else (-1 if row.ttft_ms is None else row.ttft_ms, *newest)
 
-    assert seen == sorted(seen, key=key, reverse=True)
+    assert seen == sorted(seen, key=key, reverse=True) == export(EVER, order)
 
 
 def test_a_cursor_that_no_page_gave_out_is_refused_with_a_remedy() -> None:

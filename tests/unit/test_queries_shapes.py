@@ -129,6 +129,7 @@ def figure(value: float | None, unit: str = "ms") -> Figure:
 @dataclasses.dataclass(frozen=True)
 class Item:
     name: str
+    ended_at: float | None
     running: Figure
     ttft: Latency
     parts: list[str]
@@ -136,14 +137,15 @@ class Item:
 
 def test_a_table_has_a_column_per_figure_with_its_unit_and_leaves_the_unknown_empty() -> None:
     latency = Latency(figure(1.5), figure(None), figure(3.0), figure(2.0))
-    table = figures_table([Item("=cmd|'/c calc'!A0", figure(-2.0, "requests"), latency, ["x"])])
-    assert table.columns == ["name", "running", "ttft_p50", "ttft_p90", "ttft_p99", "ttft_mean"]
+    table = figures_table([Item("=cmd|'/c calc'!A0", 0.5, figure(-2.0, "requests"), latency, ["x"])])
+    assert table.columns == ["name", "ended_at", "running", "ttft_p50", "ttft_p90", "ttft_p99", "ttft_mean"]
     head, row = csv.reader(csv_lines(table))
-    assert head == ["name", "running (requests)", "ttft_p50 (ms)", "ttft_p90 (ms)", "ttft_p99 (ms)", "ttft_mean (ms)"]
-    assert row == ["'=cmd|'/c calc'!A0", "-2.0", "1.5", "", "3.0", "2.0"]
+    assert head[:3] == ["name", "ended_at (UTC)", "running (requests)"]
+    assert head[3:] == ["ttft_p50 (ms)", "ttft_p90 (ms)", "ttft_p99 (ms)", "ttft_mean (ms)"]
+    assert row == ["'=cmd|'/c calc'!A0", "1970-01-01T00:00:00.500Z", "-2.0", "1.5", "", "3.0", "2.0"]
     document = json.loads(json.dumps(json_document(table)))
-    assert document["columns"][1] == {"name": "running", "unit": "requests"}
-    assert document["rows"] == [["=cmd|'/c calc'!A0", -2.0, 1.5, None, 3.0, 2.0]]
+    assert document["columns"][2] == {"name": "running", "unit": "requests"}
+    assert document["rows"] == [["=cmd|'/c calc'!A0", "1970-01-01T00:00:00.500Z", -2.0, 1.5, None, 3.0, 2.0]]
     assert list(csv_lines(figures_table([]))) == ["\r\n"]
 
 

@@ -16,7 +16,7 @@ level answers is chosen from the window (`windows.Level`); percentiles are of me
 | `handoffs` | `handoff_split(model, window)` |
 | `pairs` | `pair_figures(model, window)`, `pair_series(model, prefill, decode, window)` |
 | `waste` | `waste(window)`, `today(now, midnight)`, `thirty_days(now)` |
-| `requests` | `search(filter, order, cursor, limit)`, `summary(filter, now)`, `find(id, since)` |
+| `requests` | `search(filter, order, cursor, limit)`, `export(filter, order)`, `summary(filter, now)`, `find(id, since)` |
 | `waterfall` | `stages(record)` |
 | `markers` | `operation_markers(window, model=None)` |
 | `stored` | `stored()`: until when rows are there, and an ETag for what is made of them |

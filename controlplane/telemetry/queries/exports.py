@@ -40,6 +40,8 @@ def figures_table(items: Sequence[Any]) -> Table:
 def _flat(name: str, value: Any) -> Iterator[tuple[str, str, Cell]]:
     if isinstance(value, Figure):
         yield name, value.unit, value.value
+    elif name == "at" or name.endswith("_at"):
+        yield name, "UTC", None if value is None else utc(value)
     elif value is None or isinstance(value, (str, int, float, bool)):
         yield name, "", value
     elif dataclasses.is_dataclass(value):

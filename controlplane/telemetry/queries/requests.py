@@ -72,6 +72,12 @@ def search(wanted: RequestFilter, order: Order = "newest", cursor: str = "", lim
     )
 
 
+def export(wanted: RequestFilter, order: Order = "newest") -> list[RequestRecord]:
+    """The first MAX_MATCHED of the requests that match, at once. Raises django.db.Error."""
+    condition, values = _condition(wanted)
+    return [_record(row) for row in _rows(condition, SORT[order], values, MAX_MATCHED)]
+
+
 def find(id: str, since: float = 0.0) -> RequestRecord | None:
     """The newest record of a request's id. `since`: it arrived no earlier. Raises django.db.Error."""
     condition = sql.SQL("request.id = %(id)s AND at >= %(since)s")
