@@ -13,22 +13,10 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 
 from controlplane.api.rendering import encode
-from controlplane.control.refused import Kind, Refused
+from controlplane.control.refused import STATUS_OF_KIND, Refused
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
-STATUS_OF_KIND: Mapping[Kind, int] = {
-    "invalid": 422,
-    "unsafe": 422,
-    "not_found": 404,
-    "forbidden": 403,
-    "stale": 412,
-    "busy": 409,
-    "frozen": 409,
-    "no_capacity": 409,
-}
-"""How a refusal of `control.actions` is answered."""
-
 KIND_OF_STATUS = {
     400: "malformed",
     401: "not_signed_in",

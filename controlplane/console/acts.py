@@ -2,7 +2,7 @@
 
 202 {"operation", "url"}: it is under way. 200 {"plan"}: what would be done. 4xx {"kind", "reasons", …}: refused, nothing was
 changed; `operation` is the one in the way, and of a page that is old `model` is how the model is now and `since` what was
-done to it meanwhile.
+done to it meanwhile. 400 malformed: it is no order.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from django.views.decorators.http import require_POST
 from controlplane.console.model_facts import model_facts
 from controlplane.control import actions
 from controlplane.control.actor import Actor
-from controlplane.control.refused import Refused
+from controlplane.control.refused import STATUS_OF_KIND, Refused
 from controlplane.fleet import models
 from controlplane.telemetry.fleet_view import read_operations
 
-STATUS = {"invalid": 400, "forbidden": 403, "not_found": 404, "stale": 412, "unsafe": 422}
-"""Every other kind of refusal is a 409: something else must end first."""
 MAX_BODY = 16_384
 SHOWN_SINCE = 5
 
@@ -54,11 +52,11 @@ def order(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBa
         except orjson.JSONDecodeError:
             body = None
         if not isinstance(body, dict):
-            return _said(400, "invalid", [gettext("The order must be a JSON object.")])
+            return _said(400, "malformed", [gettext("The order must be a JSON object.")])
         try:
             return view(request, body, *args, **kwargs)
         except BadBody as error:
-            return _said(400, "invalid", [str(error)])
+            return _said(400, "malformed", [str(error)])
         except Refused as refused:
             return _refused(refused, body, kwargs.get("name"))
 
@@ -163,7 +161,7 @@ def _refused(refused: Refused, body: Body, name: str | None) -> JsonResponse:
             "model": model_facts(model),
             "since": _done_since(newer),
         }
-    return _said(STATUS.get(refused.kind, 409), refused.kind, list(refused.reasons), **more)
+    return _said(STATUS_OF_KIND[refused.kind], refused.kind, list(refused.reasons), **more)
 
 
 def _done_since(newer: Q) -> list[dict[str, Any]]:

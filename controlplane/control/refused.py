@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 Kind = Literal["invalid", "not_found", "busy", "stale", "forbidden", "no_capacity", "frozen", "unsafe"]
 """stale: the model changed since it was read; forbidden: the actor's role does not allow it; frozen: somebody forbade
 changes for a time; unsafe: too few engines would be left to serve."""
+STATUS_OF_KIND: Mapping[Kind, int] = {
+    "invalid": 422,
+    "unsafe": 422,
+    "not_found": 404,
+    "forbidden": 403,
+    "stale": 412,
+    "busy": 409,
+    "frozen": 409,
+    "no_capacity": 409,
+}
+"""With which HTTP status pages and the API answer a refusal."""
 
 
 class Refused(Exception):
