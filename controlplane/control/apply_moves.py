@@ -20,6 +20,7 @@ from controlplane.fleet import models
 log = logging.getLogger(__name__)
 
 MOVING = ("leaving", "verifying")
+EXCHANGING = "together"
 AT_REST = ("", "aborted")
 
 
@@ -57,7 +58,7 @@ def finish(action: FinishMove) -> bool:
     at once."""
     with transaction.atomic():
         row = _locked(action.engine)
-        if row is None or not (row.move_phase in MOVING or row.state in MOVABLE_UNSEEN):
+        if row is None or not (row.next_role or row.state in MOVABLE_UNSEEN):
             return False
         bind_step(row.model_id, "retask", action.role, action.arm, row.id)
         _place(row, action.role, action.arm)
@@ -76,17 +77,16 @@ def abort(action: AbortMove) -> bool:
 
 
 def flip(action: Flip) -> bool:
-    """The mode and every engine's new place at once."""
+    """The mode and every engine's new place at once, or only the places of engines that exchange them."""
     with transaction.atomic():
         model = models.Model.objects.select_for_update().filter(name=action.model, mode=action.mode).first()
-        if model is None or model.served_mode == action.mode:
-            return False
         ids = [id for id, _, _ in action.engines]
-        rows = (
-            models.Engine.objects.select_for_update().filter(id__in=ids, wanted=True, move_phase__in=AT_REST).order_by("id")
-        )
+        if model is None or (model.served_mode == action.mode and not ids):
+            return False
+        rows = models.Engine.objects.select_for_update().filter(id__in=ids, wanted=True).order_by("id")
         found = {row.id: row for row in rows}
-        if len(found) != len(ids):
+        exchange = model.served_mode == action.mode
+        if not all(id in found and _may_go(found[id], role, arm, exchange) for id, role, arm in action.engines):
             return False
         models.Model.objects.filter(pk=model.pk).update(served_mode=action.mode)
         for id, role, arm in action.engines:
@@ -111,6 +111,13 @@ def ask(action: Probe) -> int | None:
         pair.state = "asked"
         pair.save()
         return pair.pk
+
+
+def _may_go(row: models.Engine, role: str, arm: str, exchange: bool) -> bool:
+    """Whether its row still is as the plan saw it."""
+    if exchange:
+        return (row.move_phase, row.next_role, row.next_arm) == (EXCHANGING, role, arm)
+    return row.move_phase in AT_REST
 
 
 def _locked(engine: str) -> models.Engine | None:

@@ -112,8 +112,10 @@ def restore(model: models.Model, desire: Desire) -> None:
     for engine, held in desire.get("held", {}).items():
         models.Engine.objects.filter(model=model, id=engine).update(held=held)
     for engine, role in desire.get("roles", {}).items():
-        stays = {"next_role": "", "next_arm": "", "move_phase": "", "move_since": timezone.now()}
-        models.Engine.objects.filter(model=model, id=engine).update(role=role, **stays)
+        row = models.Engine.objects.filter(model=model, id=engine)
+        stays = {"next_role": "", "next_arm": "", "move_phase": ""}
+        if not row.filter(role=role, move_phase="together").update(**stays):  # that one serves as it did all the time
+            row.update(role=role, move_since=timezone.now(), **stays)
 
 
 def _restore_canary(model: models.Model, canary: Desire | None) -> None:

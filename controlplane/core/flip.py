@@ -1,8 +1,9 @@
-"""Another mode for a model: when the routing table may have it, and which engines get their new places with it. Pure.
+"""Engines that get new places in one routing table: with another mode of their model, or in exchange for each other's. Pure.
 
-Engines that can be used in the new mode as they run change places in the same moment as the mode, so that no table lies in
+Engines that can be used in a new mode as they run change places in the same moment as the mode, so that no table lies in
 between; their pairs are proven while they serve as before. Where they cannot (another launch, other GPUs, too few of them),
-the new pools are filled first, as far as the floors of the old ones allow, and the mode follows.
+the new pools are filled first, as far as the floors of the old ones allow, and the mode follows. Engines that exchange
+roles, and of which no pool can spare one, do the same without another mode.
 """
 
 from __future__ import annotations
@@ -44,13 +45,32 @@ def flip(scope: Scope) -> Flipping:
         return Flipping((), places, missing)
     if wanted == served or scope.target.mode == "monolithic" or scope.model.connector == "none":
         return Flipping((go,), places)
-    return _proven(scope, _matched(after["prefill"], after["decode"]), places, go)
+    pairs = _matched(after["prefill"], after["decode"])
+    if not pairs:
+        return Flipping((), places, "no prefill and decode engine are compatible")
+    return _proven(scope, pairs, places, go)
+
+
+def exchange(scope: Scope) -> Flipping:
+    """What is to be done about engines that are to get their new places together (phase `together`). Each that has a
+    counterpart there is proven with one, as for a new mode."""
+    members = [each for pool in scope.pools for each in scope.members(pool)]
+    places = {each.id: each.pool for each in members if each.move_phase == "together"}
+    absent = next((each for each in members if each.id in places and each.state != "ready"), None)
+    if not places or absent:
+        return Flipping((), places, f"{absent.id} is {absent.state}" if absent else "")
+    go = Flip(scope.model.name, scope.model.mode, _moved(places), "engines exchange their roles")
+    if scope.model.connector == "none":
+        return Flipping((go,), places)
+    arms = {arm for _, _, arm in places.values()}
+    there = [each for each in members if each.pool[2] in arms and each.state == "ready" and not each.moving]
+    prefill, decode = ([each for each in there if each.pool[1] == role] for role in ("prefill", "decode"))
+    pairs = [pair for pair in _matched(prefill, decode) if any(each.id in places for each in pair)]
+    return _proven(scope, pairs, places, go)
 
 
 def _proven(scope: Scope, pairs: Sequence[Pair], places: Mapping[str, PoolKey], go: Flip) -> Flipping:
-    """Once every engine has a peer that KV was seen to move from or to."""
-    if not pairs:
-        return Flipping((), places, "no prefill and decode engine are compatible")
+    """`go` once KV was seen to move between each of these pairs."""
     world = scope.world
     probes: list[Action] = []
     problem, verified = "", 0

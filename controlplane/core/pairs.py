@@ -99,7 +99,7 @@ def counterparts(engine: EngineState, others: Sequence[EngineState]) -> list[Eng
 
 
 def _moved(engine: EngineState) -> bool:
-    return engine.move_since is not None and engine.move_phase == ""
+    return engine.move_since is not None and engine.move_phase in ("", "together")
 
 
 def _proven(engine: EngineState, peers: Sequence[EngineState], world: World) -> bool:

@@ -5,7 +5,7 @@ Where running engines cannot change over, new ones are made first when GPUs are 
 
 from __future__ import annotations
 
-from controlplane.core.flip import Flipping, flip
+from controlplane.core.flip import Flipping, exchange, flip
 from controlplane.core.moves import Moves, plan_moves
 from controlplane.core.plan import Action, Create, FinishMove, Retire
 from controlplane.core.protocol import ROLES_OF_MODE
@@ -36,13 +36,23 @@ def plan_pools(scope: Scope, flipping: Flipping) -> list[Action]:
 
 
 def begin_flip(scope: Scope) -> Flipping:
-    """Decide on the mode, and let `scope` know which engines change places with it."""
-    if scope.target.mode == scope.model.mode or scope.target.paused:
+    """Decide on the mode or an exchange, and let `scope` know which engines change places with it."""
+    if scope.target.paused:
         return Flipping()
+    if scope.target.mode == scope.model.mode:
+        return _begin_exchange(scope)
     found = flip(scope)
     scope.places, scope.flipping = found.places, ROLES_OF_MODE[scope.target.mode] != ROLES_OF_MODE[scope.model.mode]
     if found.waits_for:
         scope.waiting[scope.model.name] = f"mode {scope.target.mode}: {found.waits_for}"
+    return found
+
+
+def _begin_exchange(scope: Scope) -> Flipping:
+    found = exchange(scope)
+    scope.places = found.places
+    if found.waits_for:
+        scope.waiting.update(dict.fromkeys(found.places, found.waits_for))
     return found
 
 

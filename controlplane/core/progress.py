@@ -123,7 +123,9 @@ def _retasking(step: StepState, engine: EngineState, scene: Scene) -> StepState:
         return _to(step, "failed", "the engine is not wanted any more")
     if engine.pool[1:] != (step.role, step.arm):
         return _to(step, "failed", f"{engine.id} was given the role {engine.pool[1]} meanwhile")
-    if engine.moving:
+    if engine.move_phase == "together" and engine.model in scene.problems:
+        return _to(step, "failed", scene.problems[engine.model])
+    if engine.next_role:
         return _to(step, "running", scene.waiting.get(engine.id, f"it is {engine.move_phase}"))
     if engine.state == "failed" and engine.failures >= MAX_FAILURES:
         return _to(step, "failed", engine.reason)

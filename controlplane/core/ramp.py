@@ -17,7 +17,7 @@ def weights(world: World) -> dict[str, float]:
     pools: dict[PoolKey, list[EngineState]] = {}
     for engine in world.engines:
         if engine.serves:
-            pools.setdefault(engine.pool, []).append(engine)
+            pools.setdefault((engine.model, engine.role, engine.arm), []).append(engine)
     found: dict[str, float] = {}
     for engines in pools.values():
         parts = {engine.id: _part(engine, world.now) for engine in engines}

@@ -13,9 +13,11 @@ from controlplane.core.pairs import ask, judge
 from controlplane.core.plan import AbortMove, Action, FinishMove, Verify
 from controlplane.core.world import EngineState, World, over
 
-PHASES = ("", "leaving", "verifying", "aborted")
+PHASES = ("", "leaving", "verifying", "together", "aborted")
 """How far an engine's move is. leaving: it takes no new work and finishes what it has; verifying: it has, and probes
-still see whether KV moves to and from it; aborted: the last move failed (Engine.reason says why) and it serves as before."""
+still see whether KV moves to and from it; together: it serves as before until KV was seen to move as it will be used, and
+changes over with others in one table (core.flip); aborted: the last move failed (Engine.reason says why) and it serves as
+before."""
 PATIENCE_S = 5.0
 """An engine leaves its old role at most this long, whatever it still has to do there."""
 LONG_S = 1.0

@@ -80,8 +80,9 @@ class PoolState:
 class EngineState:
     """One engine row. `state` is one of core.lifecycle.ENGINE. `ranks` without GPUs: the reservation was given back.
 
-    `move_phase` is one of core.retask.PHASES and `move_since` when that began; without a phase, since when it has its role
-    (None: since its start). `held`: an operator keeps it out of the table. `launch`: digest of what it was started with.
+    `move_phase` is one of core.retask.PHASES and `move_since` when that began; without a phase, or together, since when it
+    has its role (None: since its start). `held`: an operator keeps it out of the table. `launch`: digest of what it was
+    started with.
     """
 
     id: str

@@ -272,7 +272,8 @@ def test_a_scale_that_makes_no_sense_is_refused(model: models.Model, args: Any, 
 
 def test_roles_are_exchanged(model: models.Model) -> None:
     operation = actions.exchange_roles(ANN, "m", "e-1", "e-2", reason="try")
-    assert dict(models.Engine.objects.values_list("id", "role")) == {"e-1": "decode", "e-2": "prefill"}
+    engines = models.Engine.objects.order_by("id").values_list("id", "role", "next_role", "move_phase")
+    assert list(engines) == [("e-1", "prefill", "decode", "together"), ("e-2", "decode", "prefill", "together")]
     assert [(step.verb, step.role, step.engine) for step in operation.steps.all()] == [
         ("retask", "decode", "e-1"),
         ("retask", "prefill", "e-2"),
@@ -280,7 +281,7 @@ def test_roles_are_exchanged(model: models.Model) -> None:
     assert operation.before == {"roles": {"e-1": "prefill", "e-2": "decode"}}
     assert operation.after == {"roles": {"e-1": "decode", "e-2": "prefill"}}
     actions.rollback(ANN, operation.pk)
-    assert dict(models.Engine.objects.values_list("id", "role")) == {"e-1": "prefill", "e-2": "decode"}
+    assert list(engines.all()) == [("e-1", "prefill", "", ""), ("e-2", "decode", "", "")]
 
 
 def test_engines_that_others_stand_in_for_are_moved_to_each_others_pools(model: models.Model) -> None:

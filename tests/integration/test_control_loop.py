@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import redis
+from django.utils import timezone
 
 from controlplane.control import actions
 from controlplane.control.facts import Boot, Facts
@@ -140,6 +141,9 @@ def test_roles_of_the_only_pair_are_exchanged_in_one_table(demo: FakeFleet, loop
     models.Pool.objects.update(floor=2)
     demo.router_follows = False
     operation = actions.exchange_roles(ANN, LLAMA, prefill, decode)
+    demo.run(loop, "asked for", lambda: models.Pair.objects.filter(state="asked").count() == 2)
+    assert prefill in demo.listed(LLAMA, "prefill") and decode in demo.listed(LLAMA, "decode")
+    models.Pair.objects.update(state="verified", kv_bytes=1, at=timezone.now())
     demo.run(loop, "published", lambda: decode in demo.listed(LLAMA, "prefill"))
     assert prefill in demo.listed(LLAMA, "decode") and not done(operation)
     demo.router_follows = True

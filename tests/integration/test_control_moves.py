@@ -10,10 +10,11 @@ import pytest
 import redis
 from django.db.models import F
 
-from controlplane.control import actions
+from controlplane.control import actions, apply_moves
 from controlplane.control.actions.updates import RollOut
 from controlplane.control.commands import read_spec
 from controlplane.control.seed import seed
+from controlplane.core.plan import Flip
 from controlplane.core.scenes import SCENES
 from controlplane.fleet import models
 from tests.integration.control_kit import FakeFleet, new_loop
@@ -148,3 +149,85 @@ def test_an_operation_that_is_paused_begins_no_further_move(fleet: Fleet) -> Non
     actions.resume(ANN, operation.pk)
     fleet.ended(operation)
     assert models.Engine.objects.filter(model__name=QWEN, arm="canary").count() == 2
+
+
+@pytest.fixture
+def pair(fleet: Fleet) -> list[str]:
+    """[prefill, decode] of a model of which no pool can spare an engine: two of each, and floors of two."""
+    models.Pool.objects.update(floor=2)
+    return [fleet.fake.listed(LLAMA, role)[0] for role in ("prefill", "decode")]
+
+
+def ready_roles(fleet: Fleet) -> dict[str, str]:
+    return {id: role for role in ("prefill", "decode") for id in fleet.fake.listed(LLAMA, role)}
+
+
+def test_roles_that_no_pool_can_spare_are_exchanged_in_one_table(fleet: Fleet, pair: list[str]) -> None:
+    before = ready_roles(fleet)
+    tables: list[dict[str, str]] = []
+
+    def changed() -> bool:
+        tables.append(ready_roles(fleet))
+        return tables[-1] != before
+
+    operation = actions.exchange_roles(ANN, LLAMA, *pair)
+    fleet.until("exchanged", changed)
+    assert tables[-1] == before | {pair[0]: "decode", pair[1]: "prefill"}
+    assert len(tables) > 1 and all(table == before for table in tables[:-1])
+    fleet.ended(operation)
+    assert models.Pair.objects.filter(prefill=pair[1], state="verified").exists()
+    assert models.Pair.objects.filter(decode=pair[0], state="verified").exists()
+    assert [step.state for step in operation.steps.all()] == ["done", "done"]
+    assert fleet.starts() == 8
+
+
+def test_an_exchange_that_moves_no_kv_changes_no_table_and_says_what_was_seen(fleet: Fleet, pair: list[str]) -> None:
+    stamp = models.TableState.objects.get().generation
+    fleet.kv = False
+    operation = fleet.ended(actions.exchange_roles(ANN, LLAMA, *pair), "rolled_back")
+    assert "KV did not move from" in operation.outcome and "0 of 96 KiB moved" in operation.outcome
+    assert models.TableState.objects.get().generation == stamp
+    assert not models.Engine.objects.exclude(next_role="", move_phase="").exists()
+    fleet.kv = True
+    fleet.ended(actions.exchange_roles(ANN, LLAMA, *pair))
+    assert [ready_roles(fleet)[id] for id in pair] == ["decode", "prefill"]
+
+
+@pytest.mark.parametrize("end", [actions.cancel, actions.rollback])
+def test_an_exchange_is_stopped_before_its_pairs_are_proven(fleet: Fleet, pair: list[str], end: Callable[..., Any]) -> None:
+    stamp = models.TableState.objects.get().generation
+    operation = actions.exchange_roles(ANN, LLAMA, *pair)
+    actions.pause(ANN, operation.pk)
+    for _ in range(3):
+        fleet.until("a turn", lambda: True)
+    end(ANN, operation.pk)
+    operation.refresh_from_db()
+    fleet.ended(operation, "cancelled" if end is actions.cancel else "rolled_back")
+    for _ in range(3):
+        fleet.until("a turn", lambda: True)
+    assert models.TableState.objects.get().generation == stamp
+    assert not models.Engine.objects.exclude(next_role="", move_phase="").exists()
+
+
+def test_an_exchange_waits_for_an_engine_that_crashed_and_is_proven_with_the_new_start(
+    fleet: Fleet, pair: list[str]
+) -> None:
+    operation = actions.exchange_roles(ANN, LLAMA, *pair)
+    fleet.fake.node_of(pair[0]).crash(pair[0])
+    fleet.ended(operation)
+    assert ready_roles(fleet)[pair[0]] == "decode"
+    proofs = models.Pair.objects.filter(decode=pair[0], state="verified")
+    assert set(proofs.values_list("decode_incarnation", flat=True)) == {2}
+
+
+def test_an_exchange_that_was_planned_before_is_not_made_twice(fleet: Fleet, pair: list[str]) -> None:
+    model = models.Model.objects.get(name=LLAMA)
+    first, second = pair
+    planned = Flip(LLAMA, model.served_mode, ((first, "decode", "main"), (second, "prefill", "main")), "planned")  # type: ignore[arg-type]
+    assert not apply_moves.flip(planned), "nobody asked for it"
+    operation = actions.exchange_roles(ANN, LLAMA, first, second)
+    assert apply_moves.flip(planned)
+    assert not apply_moves.flip(planned)
+    fleet.ended(operation)
+    actions.exchange_roles(ANN, LLAMA, first, second)
+    assert not apply_moves.flip(planned), "by now they are to change back"

@@ -90,6 +90,13 @@ def test_gpus_that_go_to_another_model_are_shown_in_both() -> None:
     assert {pool.pool: pool.then for pool in found.pools} == {"a/mixed": 1, "b/mixed": 2}
 
 
+def test_the_only_pair_exchanges_its_roles_and_both_serve_meanwhile() -> None:
+    fleet("disaggregated", prefill=1, decode=1)
+    found = plan(actions.exchange_roles, "m", "m-1", "m-2")
+    assert sorted(said(found)) == ["retask D2 prefill", "retask P1 decode"] and found.instant and found.complete
+    assert {pool.lowest for pool in found.pools} == {1}
+
+
 @pytest.mark.parametrize(
     ("action", "args", "words"),
     [

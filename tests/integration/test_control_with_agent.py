@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import redis
 from django.core.management import call_command
@@ -15,8 +16,9 @@ from controlplane.config import config
 from controlplane.control import actions
 from controlplane.control.loop import Loop
 from controlplane.control.newmodel import NewModel, NewPool
+from controlplane.control.probing import probe_pair
 from controlplane.core.observe import MAX_FAILURES
-from controlplane.core.signing import node_key
+from controlplane.core.signing import engine_key, node_key
 from controlplane.fleet import models
 from controlplane.physics.catalog import CONFIGS
 from tests.integration.agent_kit import AgentKit
@@ -58,9 +60,20 @@ def test_engines_live_and_die_as_their_rows_say(
     call_command("engine_log", prefill)
     assert f"{prefill} serves m on 127.0.0.1" in capsys.readouterr().out
 
+    router.run(loop, "served", lambda: not models.Operation.objects.exclude(state="done").exists())
+    tell_faults("POST", prefill, {"transfer": "fail"})
+    before = router.table()
     exchanged = actions.exchange_roles(ANN, "m", prefill, decode)
-    router.run(loop, "exchanged", lambda: has_ended(exchanged))
-    assert router.listed("m", "decode") == [prefill]
+    router.run(loop, "taken back", lambda: probed(exchanged).state == "rolled_back")
+    seen = f"KV did not move from {decode} to {prefill}: {prefill} broke off the decode leg"
+    assert seen in exchanged.outcome
+    assert router.table() == before, "a table was published although nothing was to change"
+
+    tell_faults("DELETE", prefill)
+    exchanged = actions.exchange_roles(ANN, "m", prefill, decode)
+    router.run(loop, "exchanged", lambda: probed(exchanged).state == "done")
+    assert (router.listed("m", "prefill"), router.listed("m", "decode")) == ([decode], [prefill])
+    assert models.Pair.objects.filter(prefill=decode, decode=prefill, state="verified", kv_bytes__gt=0).exists()
 
     agent.kill()
     agent.start()
@@ -88,6 +101,24 @@ def test_engines_live_and_die_as_their_rows_say(
     agent.kill()
     with pytest.raises(CommandError, match="does not answer"):
         call_command("engine_log", prefill)
+
+
+def tell_faults(method: str, engine: str, faults: dict[str, str] | None = None) -> None:
+    """Faults that a simulated engine has from now on (POST), or no longer (DELETE)."""
+    row = models.Engine.objects.get(id=engine)
+    node = row.ranks.get().node.name
+    key = engine_key(node_key(config().fleet_secret(), node), engine, row.incarnation)
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = httpx.request(method, f"{row.url}/twinpool/faults", json=faults, headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
+def probed(operation: models.Operation) -> models.Operation:
+    """The operation as it is after every pair was probed that is asked for."""
+    for pair in models.Pair.objects.filter(state="asked").values_list("pk", flat=True):
+        probe_pair(pair)
+    operation.refresh_from_db()
+    return operation
 
 
 def turn(router: FakeFleet, loop: Loop) -> None:

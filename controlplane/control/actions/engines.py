@@ -21,8 +21,8 @@ def exchange_roles(
 ) -> models.Operation:
     """Swap the roles of two ready engines of one model. They keep running: a role is how routers use an engine.
 
-    Where both pools keep their floors without them each is moved and verified like any other; else they change places in
-    the same moment, and their pairs are proven afterwards.
+    Where both pools keep their floors without them each is moved and verified like any other; else they serve on as they
+    are until KV was seen to move as it will, and change places in the same moment.
     """
     with transaction.atomic():
         change = begin(actor, "exchange_roles", model_name, reason=reason, expected_version=expected_version)
@@ -34,9 +34,10 @@ def exchange_roles(
         refuse_all("invalid", _exchange_problems(one, two))
         spare = not any(_left(one)) and not any(_left(two))
         for row, role in ((one, two.role), (two, one.role)):
-            moved = {"next_role": role, "next_arm": row.arm, "move_phase": "leaving"} if spare else {"role": role}
-            models.Engine.objects.filter(pk=row.pk).update(move_since=timezone.now(), **moved)
-            models.Pair.objects.filter(Q(prefill=row) | Q(decode=row)).delete()
+            moved = {"move_phase": "leaving", "move_since": timezone.now()} if spare else {"move_phase": "together"}
+            models.Engine.objects.filter(pk=row.pk).update(next_role=role, next_arm=row.arm, **moved)
+            if spare:
+                models.Pair.objects.filter(Q(prefill=row) | Q(decode=row)).delete()
         return change.record([NewStep("retask", two.role, one.id, one.arm), NewStep("retask", one.role, two.id, one.arm)])
 
 

@@ -154,7 +154,8 @@ def _empties(row: models.Operation, model_id: int) -> Iterator[str]:
     wanted, pools = row.before.get("pools", {}), main_pools(model)
     sizes = {role: pool.desired_engines for role, pool in pools.items()}
     floors = {role: pool.floor if role in wanted and row.verb in WITH_FLOORS else 0 for role, pool in pools.items()}
-    if wanted and (row.verb in WITH_FLOORS or any(sizes.values())):
+    changed = wanted or "strict" in row.before.get("settings", {})
+    if changed and (row.verb in WITH_FLOORS or any(sizes.values())):
         yield from too_small(model, model.mode, sizes, floors)
 
 
@@ -228,6 +229,9 @@ def _where_it_is(row: models.Operation, model: models.Model) -> Desire:
     desire: Desire = {}
     if "mode" in row.after:
         desire["mode"] = model.served_mode
+    together = models.Engine.objects.filter(model=model, move_phase="together")
+    if together:
+        desire["roles"] = dict(together.values_list("id", "role"))
     coming = set(row.steps.filter(verb="start", state__in=("waiting", "running")).values_list("engine", flat=True))
     members: dict[str, int] = {}
     for id, role, arm, next_role, next_arm in models.Engine.objects.filter(model=model, wanted=True).values_list(
