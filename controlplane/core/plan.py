@@ -122,7 +122,7 @@ class Probe:
 @dataclass(frozen=True)
 class Flip:
     """The model is served in another mode from now on, and these engines (id, role, arm) get their new places in the same
-    moment, so that one routing table brings both."""
+    moment, so that one routing table brings both. With the mode that is served already: engines in the phase `together`."""
 
     model: str
     mode: Mode
@@ -137,7 +137,7 @@ Action = Create | Retire | Restart | Halt | Release | Send | BeginMove | Verify 
 class Plan:
     """What to do now, in order; why nothing is done where something is missing (`waiting`: subject -> reason; a subject is
     an engine's id, PoolState.name or a model); the drain marks to hand in at the next tick; and `problems` (model ->
-    reason): what keeps its desired mode from being served, so that the operation which asked for it has failed."""
+    reason): what keeps its desired mode or exchange from being, so that the operation which asked for it has failed."""
 
     actions: tuple[Action, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
