@@ -74,6 +74,17 @@ def test_settings_that_make_no_sense_are_refused(update: Update, reason: str) ->
     assert refused.kind == "invalid" and reason in str(refused)
 
 
+def test_a_model_with_an_empty_pool_does_not_become_strict() -> None:
+    fleet("disaggregated", prefill=1, decode=0)
+    refused = refusal(actions.update_model, ANN, "m", Update(strict=True))
+    assert refused.kind == "unsafe" and "pool decode would have 0 engines" in str(refused)
+    models.Pool.objects.update(desired_engines=0)
+    actions.update_model(ANN, "m", Update(strict=True))
+    lax = actions.update_model(ANN, "m", Update(strict=False))
+    models.Pool.objects.filter(role="prefill").update(desired_engines=1)
+    assert refusal(actions.rollback, ANN, lax.pk).kind == "unsafe", "nor by an undo"
+
+
 def test_settings_change_while_an_operation_runs() -> None:
     fleet("disaggregated", prefill=2, decode=2)
     actions.rebalance(ANN, "m", {"prefill": 1, "decode": 3})

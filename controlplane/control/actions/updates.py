@@ -11,7 +11,7 @@ from django.db.models import F
 
 from controlplane.control.actions.change import begin, forbid
 from controlplane.control.actions.registration import lock_names, names_taken, unknown_kinds
-from controlplane.control.actions.sizes import replace_steps, size_steps
+from controlplane.control.actions.sizes import main_pools, replace_steps, size_steps, too_small
 from controlplane.control.actor import Actor
 from controlplane.control.desire import split_key
 from controlplane.control.newmodel import MAX_CONTEXT, MAX_ENGINES, MAX_SLO_MS, NAME, Checked, NewModel, NewPool, check
@@ -71,6 +71,8 @@ def update_model(
         if update.aliases is not None:
             fields["aliases"] = list(update.aliases)
         models.Model.objects.filter(pk=change.model.pk).update(version=F("version"), **fields)
+        if update.strict and not change.model.strict:
+            refuse_all("unsafe", _empty(change.model.name))
         for key, floor in (update.floors or {}).items():
             models.Pool.objects.filter(pk=pools[split_key(key)].pk).update(floor=floor)
         for key, selector in (update.selectors or {}).items():
@@ -100,6 +102,14 @@ def _problems(model: models.Model, update: Update, pools: Mapping[tuple[str, str
         if isinstance(floor, bool) or not isinstance(floor, int) or not 0 <= floor <= MAX_ENGINES:
             yield f"floor of pool {key!r:.40}: 0 to {MAX_ENGINES}, not {floor!r:.20}"
     yield from unknown_kinds(kind for selector in (update.selectors or {}).values() for kind in selector.gpu_kinds)
+
+
+def _empty(name: str) -> Iterator[str]:
+    """Pools that a strict model could not do without; a model that has no engines at all may become strict."""
+    model = models.Model.objects.get(name=name)
+    sizes = {role: pool.desired_engines for role, pool in main_pools(model).items()}
+    if any(sizes.values()):
+        yield from too_small(model, model.mode, sizes, dict.fromkeys(sizes, 0))
 
 
 def _bad_numbers(update: Update) -> Iterator[str]:
