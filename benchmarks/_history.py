@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 from django.db import connections
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
 from controlplane.config import Config
 from controlplane.core.sketches import Sketch, from_cumulative
@@ -185,7 +186,7 @@ class History:
         ttft = self._draw.lognormvariate(0, 0.6) * 300
         model = "llama-70b"
         way = {"model": model, "path": "disaggregated", "reason": "disaggregated", "router": "r1", "arm": "main"}
-        engines = {"prefill_engine": f"{model}-p0", "decode_engine": f"{model}-d0", "passed": "[]"}
+        engines = {"prefill_engine": f"{model}-p0", "decode_engine": f"{model}-d0", "passed": Jsonb([])}
         times = {
             "queue_ms": 3.0,
             "prefill_ms": ttft * 0.7,

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from controlplane.celery import app
+from controlplane.control import commands, tasks
+from controlplane.control.pacer import BEAT_SCHEDULE
 from controlplane.core.protocol import GpuRow, Passed, RouterRow
 from controlplane.core.sketches import Sketch
 from controlplane.telemetry.hours import SETTLED_S, roll_up
@@ -67,6 +70,17 @@ def test_an_hour_holds_what_its_minutes_hold_together() -> None:
     assert pool == [(1, 60, 30, 50, pytest.approx(0.6), pytest.approx(29.5), 1, 59 * 3, None, 60)]
     pair = ask("SELECT prefill, decode, handoffs, failed, kv_bytes, minutes FROM telemetry_pair_hour")
     assert pair == [("p1", "d1", 240, 0, 2400, 60)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_control_worker_rolls_up_from_its_beat() -> None:
+    recorder = Recorder()
+    record_an_hour(recorder)
+    recorder.write(NOON + HOUR_S + SETTLED_S)
+    asked = {entry["task"] for entry in BEAT_SCHEDULE.values()}
+    assert asked == {commands.TICK, commands.MEASURE, commands.ROLL_UP_HOURS} <= app.tasks.keys()
+    tasks.roll_up_hours()
+    assert ask("SELECT count(*) FROM telemetry_model_hour") == [(1,)]
 
 
 def test_an_hour_is_made_only_when_the_stream_was_read_well_beyond_it() -> None:

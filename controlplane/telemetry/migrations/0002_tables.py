@@ -1,4 +1,4 @@
-"""What happened: RANGE-partitioned tables by `at`, written by COPY and read by `telemetry.selectors`. No Django models: arrays
+"""What happened: RANGE-partitioned tables by `at`, written by COPY and read by `telemetry.queries`. No Django models: arrays
 per node, sketches as bytes and partitions are the database's own business.
 
 Units are in the names; a share is 0..1; NULL is "not known", never 0. Histograms are `core.sketches.Sketch.to_bytes` of

@@ -1,4 +1,4 @@
-"""What pages read of the past, and what the writer makes of rows that PostgreSQL refuses."""
+"""The heat map of the past, and what the writer makes of rows: again, refused, and before their partition is there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django.db import connection
 from controlplane.config import Config
 from controlplane.core.protocol import GpuRow
 from controlplane.stack.postgres import EmbeddedPostgres
-from controlplane.telemetry.queries import heat as heats
 from controlplane.telemetry.partitions import Partitions, keep
+from controlplane.telemetry.queries import heat as heats
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.rollups import Rollups
 from controlplane.telemetry.tables import GPU_MINUTE, NODE_SECOND, REQUEST, Batch, moment
