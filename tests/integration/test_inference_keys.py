@@ -208,7 +208,7 @@ def test_a_router_process_accepts_a_key_until_it_is_revoked(
 ) -> None:
     _, secret = add_key(ANN, NEW)
     with router_process(tmp_path, valkey_url, "--valkey", "--cache", str(tmp_path / "cache" / "table.json")) as router:
-        generation = publisher.publish(WORLD)["generation"]
+        generation = publisher.publish(WORLD).stamp[1]
         until("applied", lambda: router.generation() == generation)
         refused = listed(router)
         assert refused.status_code == 401
@@ -216,7 +216,7 @@ def test_a_router_process_accepts_a_key_until_it_is_revoked(
         accepted = listed(router, authorization=f"Bearer {secret}")
         assert [row["id"] for row in accepted.json()["data"]] == ["m"]
         revoke_key(ANN, "web-1")
-        generation = publisher.publish(WORLD)["generation"]
+        generation = publisher.publish(WORLD).stamp[1]
         until("applied", lambda: router.generation() == generation)
         assert listed(router, authorization=f"Bearer {secret}").status_code == 401
         assert secret not in router.log()
