@@ -26,6 +26,10 @@ ROLLS_BACK = frozenset(
     }
 )
 
+UNNEEDED = "the pool has its size without it"
+NEWEST = "it is of the newest launch"
+"""Why steps are skipped where the fleet is as desired already: an operation of such steps alone is done."""
+
 
 @dataclass(frozen=True)
 class StepState:
@@ -99,7 +103,7 @@ def _unbound(step: StepState, model: str, scene: Scene) -> StepState:
     desired = pool.desired if pool else 0
     if step.engine or (members <= desired if step.verb == "stop" else members >= desired):
         return (
-            _to(step, "skipped", "the pool has its size without it")
+            _to(step, "skipped", "its engine is gone" if step.engine else UNNEEDED)
             if step.state == "waiting"
             else _to(step, "failed", "its engine is gone")
         )
@@ -180,7 +184,7 @@ def _replacing(step: StepState, engine: EngineState | None, scene: Scene) -> Ste
     if not engine.wanted or pool is None:
         return _to(step, "running", scene.waiting.get(engine.id, engine.reason))
     if engine.launch == pool.launch:
-        return _to(step, "skipped" if step.state == "waiting" else "done", "it is of the newest launch")
+        return _to(step, "skipped" if step.state == "waiting" else "done", NEWEST)
     members = scene.world.members.get(pool.key, ())
     broken = next((each for each in members if each.launch == pool.launch and each.failures >= MAX_FAILURES), None)
     if broken is not None:
@@ -201,7 +205,8 @@ def _whole(operation: OperationState) -> OperationState:
         begun = operation.state == "pending" and any(state != "waiting" for state in states)
         return replace(operation, state=move(OPERATION, operation.state, "running" if begun else operation.state))
     if states and all(state == "skipped" for state in states):
-        return replace(operation, state=observe(OPERATION, operation.state, "cancelled"), outcome=operation.steps[0].reason)
+        state = "done" if all(step.reason in (UNNEEDED, NEWEST) for step in operation.steps) else "cancelled"
+        return replace(operation, state=observe(OPERATION, operation.state, state), outcome=operation.steps[0].reason)
     state = observe(OPERATION, operation.state, "failed" if failed else "done")
     return replace(operation, state=state, outcome=_outcome(failed, len(states)))
 

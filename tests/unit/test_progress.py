@@ -37,7 +37,8 @@ def judge(step: StepState, state: World, listed: dict[str, str] | None = None) -
         (START, world(replace(ENGINE, state="failed", failures=MAX_FAILURES)), ("failed", "failed")),
         (START, world(replace(ENGINE, wanted=False)), ("failed", "failed")),
         (replace(START, engine=""), world(desired=1), ("pending", "waiting")),
-        (replace(START, engine=""), world(ENGINE, desired=1), ("cancelled", "skipped")),
+        (replace(START, engine=""), world(ENGINE, desired=1), ("done", "skipped")),
+        (START, world(desired=1), ("cancelled", "skipped")),
         (STOP, world(replace(ENGINE, state="draining", wanted=False)), ("running", "running")),
         (STOP, world(replace(ENGINE, state="stopped", wanted=False)), ("done", "done")),
         (replace(STOP, engine=""), world(ENGINE, desired=0), ("pending", "waiting")),
@@ -63,6 +64,11 @@ def test_a_retask_is_done_when_every_router_knows() -> None:
 
 def test_an_operation_without_steps_is_done() -> None:
     assert advance(OperationState(1, "", "pending", ()), Scene(world())).state == "done"
+
+
+def test_an_operation_whose_steps_nobody_needs_is_done_and_says_why() -> None:
+    operation = advance(OperationState(1, "m", "pending", (replace(START, engine=""),)), Scene(world(ENGINE, desired=1)))
+    assert (operation.state, operation.outcome) == ("done", "the pool has its size without it")
 
 
 def test_superseded_steps_cancel_their_operation_and_say_by_whom() -> None:
