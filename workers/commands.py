@@ -116,7 +116,8 @@ def _judge_newer(record: EngineRecord, spec: EngineSpec) -> Verdict:
 
 def same_engine(running: EngineSpec, wanted: EngineSpec) -> bool:
     """Whether two specs differ in nothing but their numbering."""
-    return running == replace(wanted, spec_generation=running.spec_generation, incarnation_floor=running.incarnation_floor)
+    numbered = replace(wanted, spec_generation=running.spec_generation, incarnation_floor=running.incarnation_floor)
+    return running == replace(numbered, leader=running.leader)  # a rank that runs has joined already
 
 
 def judge_stop(record: EngineRecord, generation: int) -> Verdict:

@@ -30,4 +30,6 @@ def compat(spec: EngineSpec, version: str, metrics_page: bytes) -> str:
         "block_size": figure(b"block_size", "block_size", ""),
         "connector": spec.connector,
     }
+    if spec.pipeline_parallel > 1:  # nobody has shown that engines of other stages read this KV
+        facts["pipeline_parallel"] = str(spec.pipeline_parallel)
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -207,7 +207,7 @@ class Engine:
                 await self._patiently("healthy", lambda: checks.healthy(client))
                 await self._note("verifying")
             if self.record.state == "verifying":
-                told = await self._patiently("verified", lambda: checks.verify(client, spec))
+                told = await self._patiently("verified", lambda: self._verify(client, spec))
                 self.vitals = Vitals(time.time())
                 await self._note("ready", ready_at=time.time(), version=told.version, compat=told.compat)
                 log.info("engine %s incarnation %d is ready", self.record.id, self.record.incarnation)
@@ -217,6 +217,9 @@ class Engine:
             began = time.monotonic()
             await self._scrape(client)
             await asyncio.sleep(max(0.1, SCRAPE_EVERY_S - (time.monotonic() - began)))
+
+    async def _verify(self, client: EngineClient, spec: EngineSpec) -> checks.Verified:
+        return await (checks.verify_member(client) if self.record.rank else checks.verify(client, spec))
 
     async def _patiently(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         pause, deadline = FIRST_PAUSE_S, self.record.started_at + self.record.start_timeout_s

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from controlplane.core.protocol import EngineSpec
-from controlplane.core.signing import engine_key
+from controlplane.core.signing import engine_key, mask
 from workers import logs
 from workers.config import NAME, AgentConfig
 from workers.engines.base import Driver, Launch, Place, SpecRefused
@@ -37,6 +37,7 @@ def prepare(
         incarnation=record.incarnation,
         engine_key=key_of(config, record),
         gpu_indices=tuple(gpu_index[uuid] for uuid in record.gpus),
+        gang_key=_gang_key(config, spec),
         secrets={name: read_secret(config.state, name) for name in spec.env.values()},
     )
     return driver.launch(spec, record.rank, place)
@@ -49,6 +50,15 @@ def folder_of(config: AgentConfig, record: EngineRecord) -> Path:
 
 def key_of(config: AgentConfig, record: EngineRecord) -> str:
     return engine_key(config.node_key, record.id, record.incarnation)
+
+
+def _gang_key(config: AgentConfig, spec: EngineSpec) -> bytes:
+    if len(spec.ranks) == 1:
+        return b""
+    try:
+        return mask(config.node_key, spec.id, bytes.fromhex(spec.gang_key))
+    except ValueError as error:
+        raise SpecRefused(f"{spec.id}: gang_key must be 32 bytes as hex") from error
 
 
 def clean_up(config: AgentConfig, record: EngineRecord, keep_logs: int) -> None:

@@ -117,7 +117,7 @@ def gpu_holders(engines: Sequence[Engine], now: float) -> dict[str, Holder]:
 def engine_row(engine: Engine, now: float) -> EngineRow | None:
     """The engine's figures, or None while there are no fresh ones: a page shows an engine without rows as stale."""
     record, page = engine.record, engine.vitals.fresh(now)
-    if page is None or record.spec is None:
+    if page is None or record.spec is None or record.rank:  # rank 0 tells of the whole engine
         return None
     return EngineRow(
         engine=record.id,

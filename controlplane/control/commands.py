@@ -16,7 +16,7 @@ from controlplane.core.codec import encode
 from controlplane.core.launch import read_snapshot
 from controlplane.core.plan import Send
 from controlplane.core.protocol import Command, Connector, EngineKind, EngineSpec, Rank
-from controlplane.core.signing import node_key, seal
+from controlplane.core.signing import gang_key, mask, node_key, seal
 from controlplane.fleet import models
 
 TICK = "control.tick"
@@ -40,7 +40,7 @@ def send(step: Send) -> bool:
     """Send one planned command. False if it has lost its point meanwhile. Raises kombu's OperationalError."""
     spec = None
     if step.verb == "start":
-        spec = read_spec(step.engine)
+        spec = read_spec(step.engine, step.rank, step.leader)
         if spec is None or spec.spec_generation != step.generation or step.rank >= len(spec.ranks):
             return False
     command = Command(
@@ -77,9 +77,9 @@ def _dispatch(command: Command, **options: Any) -> Any:
     return app.send_task(TASKS[command.verb], args=[envelope], queue=names.node_queue(command.node), retry=False, **options)
 
 
-def read_spec(engine_id: str) -> EngineSpec | None:
-    """What the agent needs to start this engine: what it was made with, where it is placed now; None if it is not wanted
-    (any more)."""
+def read_spec(engine_id: str, rank: int = 0, leader: str = "") -> EngineSpec | None:
+    """What the agent of `rank` needs to start this engine: what it was made with, where it is placed now; None if it is not
+    wanted (any more)."""
     row = models.Engine.objects.filter(id=engine_id, wanted=True).select_related("model").first()
     if row is None:
         return None
@@ -99,13 +99,21 @@ def read_spec(engine_id: str) -> EngineSpec | None:
         spec_generation=row.spec_generation,
         incarnation_floor=max(newest, row.incarnation),
         tensor_parallel=launch.tensor_parallel,
+        pipeline_parallel=launch.pipeline_parallel,
         args=launch.args,
         gpu_kind=held[0][0].kind,
         kv_lease_s=launch.kv_lease_s,
         network_gbps=ranks[0].node.network_gbps,
         model_config=launch.config,
         kv_events={"endpoint": config().kv_events} if config().kv_events else {},
+        leader=leader,
+        gang_key=_masked_gang_key(row.id, ranks[rank].node.name) if rank < len(ranks) > 1 else "",
     )
+
+
+def _masked_gang_key(engine: str, node: str) -> str:
+    secret = config().fleet_secret()
+    return mask(node_key(secret, node), engine, gang_key(secret, engine)).hex()
 
 
 def wake() -> None:

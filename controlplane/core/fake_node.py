@@ -66,6 +66,7 @@ class FakeNode:
             kind=command.spec.kind,
             reason=f"GPU {refused[0]} is held by another engine" if refused else "",
             pid=1000 + self.starts,
+            side_port=5000 + self.starts,
             started_at=now,
             gpus=gpus,
         )

@@ -66,6 +66,9 @@ def observe_engine(engine: EngineState, world: World) -> EngineState:
         return engine
     facts = world.reports(engine)
     present = [fact for fact in facts if fact is not None]
+    gang = _gang(engine, facts, world.now) if len(facts) > 1 else None
+    if gang is not None:
+        return gang
     if len(present) < len(facts):
         return _absent(engine, world.now)
     newest = max(fact.spec_generation for fact in present)
@@ -86,6 +89,20 @@ def observe_engine(engine: EngineState, world: World) -> EngineState:
             return _gone(engine, "its agent knows only an earlier start of it", world.now)
         return engine
     return _heard(engine, _slowest(present), present[0], world.now)
+
+
+def _gang(engine: EngineState, facts: Sequence[EngineFact | None], now: float) -> EngineState | None:
+    """An engine of several ranks before all of them are of its newest start: one that failed has failed it, and rank 0
+    starts first. None: nothing special about it."""
+    newest = [fact for fact in facts if fact and fact.spec_generation == engine.spec_generation]
+    failed = next((fact for fact in newest if fact.state == "failed"), None)
+    if len(newest) == len(facts) or not newest:
+        return None
+    if failed:
+        return _heard(engine, failed, facts[0] or failed, now)
+    if engine.state == "planned" and newest[0].state == "starting":
+        return _become(engine, "starting", newest[0].reason, now)
+    return engine if engine.state == "starting" else None
 
 
 def _slowest(facts: Sequence[EngineFact]) -> EngineFact:
@@ -139,6 +156,8 @@ def _own_view(engine: EngineState, told: str) -> str:
     """`told` by the agent, seen together with what we ourselves decided: draining and stopping are our words."""
     if told == "failed" and not engine.wanted:
         return "stopped"
+    if told == "stopped" and engine.state == "failed" and engine.wanted and len(engine.ranks) > 1:
+        return "failed"  # its other ranks were stopped since; it waits for its next start
     if engine.state == "stopping" and not engine.wanted and told != "stopped":
         return "stopping"
     if told in SERVING:

@@ -199,14 +199,14 @@ class PhaseModel:
             (weight_bytes + t.head_bytes) / self.tensor_parallel + moved,
         )
 
-    def kv_capacity_tokens(self, memory_utilization: float, batched_tokens: int) -> int:
+    def kv_capacity_tokens(self, memory_utilization: float, batched_tokens: int, layers_share: float = 1.0) -> int:
         """Tokens of KV cache that fit beside the weights, what the runtime needs and the activations of a step of
-        `batched_tokens`. Raises DoesNotFit, which says by how many GB."""
+        `batched_tokens`, on GPUs that have this share of the layers. Raises DoesNotFit, which says by how many GB."""
         shape, tp = self.shape, self.tensor_parallel
         activations = batched_tokens * self._terms.activation_bytes
         usable = self.gpu.memory_bytes * memory_utilization
-        needed = kvsize.weights_bytes(shape) / tp + RUNTIME_BYTES + activations
-        token = self.kv_token_bytes_per_gpu
+        needed = kvsize.weights_bytes(shape) * layers_share / tp + RUNTIME_BYTES + activations
+        token = max(1, round(self.kv_token_bytes_per_gpu * layers_share))
         if usable < needed + token:
             raise DoesNotFit(
                 f"the model needs {needed / 1e9:.1f} GB on each of {tp} {self.gpu.name} before any KV cache, "

@@ -69,6 +69,8 @@ class Send:
     generation: int
     reason: str
     rank: int = 0
+    leader: str = ""
+    """start of a rank beyond 0: where rank 0 is joined (EngineSpec.leader)."""
 
 
 @dataclass(frozen=True)

@@ -253,6 +253,10 @@ class EngineSpec:
     """The model's Hugging Face config.json; the simulated engine computes its physics from it."""
     kv_events: Mapping[str, Any] = field(default_factory=dict)
     """Where the engine tells what its prefix cache holds (core.engine_args.KV_EVENTS); empty: nowhere."""
+    leader: str = ""
+    """Engines of several ranks: host:port of the side port that rank 0 listens on now; empty for rank 0 itself."""
+    gang_key: str = ""
+    """Engines of several ranks: signing.gang_key, masked for the node that the command goes to, as hex."""
 
 
 @dataclass(frozen=True)

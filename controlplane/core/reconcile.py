@@ -6,6 +6,9 @@ unwanted one only once `core.drain` says so or if it never served.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from controlplane.core import retask
 from controlplane.core.drain import drain
 from controlplane.core.lifecycle import OVER, SERVING
@@ -43,7 +46,7 @@ def reconcile(world: World) -> Plan:
 # --- one engine ----------------------------------------------------------------------------------------------------------
 
 
-def _wanted(engine: EngineState, world: World, waiting: dict[str, str]) -> list[Action]:
+def _wanted(engine: EngineState, world: World, waiting: dict[str, str]) -> Sequence[Action]:
     if engine.moving:
         return retask.go_on(engine, world, waiting)
     if engine.state in ("planned", "starting"):
@@ -57,7 +60,7 @@ def _wanted(engine: EngineState, world: World, waiting: dict[str, str]) -> list[
     return []
 
 
-def _start(engine: EngineState, world: World, waiting: dict[str, str]) -> list[Action]:
+def _start(engine: EngineState, world: World, waiting: dict[str, str]) -> Sequence[Action]:
     facts = world.reports(engine)
     if facts and all(fact and fact.spec_generation >= engine.spec_generation for fact in facts):
         return []
@@ -66,10 +69,26 @@ def _start(engine: EngineState, world: World, waiting: dict[str, str]) -> list[A
         return []
     if engine.state == "starting" and over(world.now, engine.state_since, UNACKNOWLEDGED_S):
         return [Restart(engine.id, engine.spec_generation, "its agent never acknowledged the start")]
-    return _send_all(engine, "start", engine.reason or "it is wanted", world)
+    sends = _send_all(engine, "start", engine.reason or "it is wanted", world)
+    if len(engine.ranks) == 1:
+        return sends
+    # Rank 0 first: the others are told where to join it.
+    leader = _leader(engine, world)
+    return [replace(send, leader=leader if send.rank else "") for send in sends if leader or not send.rank]
 
 
-def _again(engine: EngineState, world: World, waiting: dict[str, str]) -> list[Action]:
+def _leader(engine: EngineState, world: World) -> str:
+    """host:port where the engine's other ranks join rank 0; empty while that is not known to run."""
+    first, node = world.reports(engine)[0], world.node(engine.ranks[0].node)
+    if first is None or first.spec_generation < engine.spec_generation or first.state in OVER:
+        return ""
+    if not first.side_port or node is None or node.fact is None:
+        return ""
+    host = node.fact.address
+    return f"[{host}]:{first.side_port}" if ":" in host else f"{host}:{first.side_port}"
+
+
+def _again(engine: EngineState, world: World, waiting: dict[str, str]) -> Sequence[Action]:
     if engine.failures >= MAX_FAILURES:
         waiting[engine.id] = engine.reason
         return []
@@ -83,7 +102,7 @@ def _again(engine: EngineState, world: World, waiting: dict[str, str]) -> list[A
     return [Restart(engine.id, engine.spec_generation, f"attempt {engine.failures + 1} after: {why}")]
 
 
-def _unwanted(engine: EngineState, world: World, waiting: dict[str, str], drains: dict[str, DrainMark]) -> list[Action]:
+def _unwanted(engine: EngineState, world: World, waiting: dict[str, str], drains: dict[str, DrainMark]) -> Sequence[Action]:
     if engine.state == "stopped":
         return _after_stop(engine, world)
     if engine.state == "stopping":
@@ -121,9 +140,9 @@ def _after_stop(engine: EngineState, world: World) -> list[Action]:
     return actions
 
 
-def _send_all(engine: EngineState, verb: Verb, reason: str, world: World) -> list[Action]:
+def _send_all(engine: EngineState, verb: Verb, reason: str, world: World) -> list[Send]:
     """The command for every rank whose node is heard and was not sent it just now."""
-    sends: list[Action] = []
+    sends: list[Send] = []
     for index, rank in enumerate(engine.ranks):
         node = world.node(rank.node)
         send = Send(rank.node, engine.id, verb, engine.spec_generation, reason, index)

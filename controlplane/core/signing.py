@@ -41,6 +41,18 @@ def engine_key(key_of_node: bytes, engine_id: str, incarnation: int) -> str:
     return _derive(key_of_node, f"engine:{engine_id}:{incarnation}").hex()
 
 
+def gang_key(fleet_secret: bytes, engine_id: str) -> bytes:
+    """What the processes of one engine on several nodes prove to each other that they belong together."""
+    return _derive(fleet_secret, f"gang:{engine_id}")
+
+
+def mask(key_of_node: bytes, engine_id: str, secret: bytes) -> bytes:
+    """A 32-byte secret of this engine so that only its node can read it, and back again (XOR with a pad that is the node's
+    own and never covers another secret)."""
+    pad = _derive(key_of_node, f"mask:{engine_id}")
+    return bytes(one ^ two for one, two in zip(secret, pad, strict=True))
+
+
 def seal(key: bytes, document: Any) -> str:
     """`document` as a signed JSON envelope: {"body": "<json>", "sig": "<hex>"}."""
     body = json.dumps(document, separators=(",", ":"), sort_keys=True, allow_nan=False)

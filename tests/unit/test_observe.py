@@ -141,3 +141,36 @@ def test_silent_nodes_are_lost_only_if_few_and_our_link_was_healthy(world: World
 
 def test_a_node_that_speaks_is_not_lost() -> None:
     assert judge_nodes(nodes(2, 0, lost=True)) == {"n0": (False, ""), "n1": (False, "")}
+
+
+def gang(*facts: EngineFact | None, state: str = "starting", **changes: Any) -> EngineState:
+    """An engine of two ranks as it is seen with these facts of its two nodes."""
+    row = engine(state, ranks=(Rank("n1", ("g",)), Rank("n2", ("h",))), spec_generation=2, **changes)
+    nodes = tuple(
+        NodeState(name, seen_at=1.0, fact=AgentFact(name, "b", 1, NOW, "h", engines=(fact,) if fact else ()))
+        for name, fact in zip(("n1", "n2"), facts, strict=True)
+    )
+    return observe_engine(row, World(NOW, 0.0, nodes=nodes))
+
+
+def test_an_engine_of_two_ranks_waits_for_the_second_and_fails_with_either() -> None:
+    ours = told("starting", spec_generation=2)
+    first_failed = replace(ours, state="failed", reason="no luck")
+    assert gang(ours, None).state == "starting"
+    assert gang(ours, None, state="planned").state == "starting"
+    assert gang(ours, told("failed", rank=1)).state == "starting", "that was an earlier start"
+    for second in (None, told("failed", rank=1)):
+        failed = gang(first_failed, second)
+        assert (failed.state, failed.failures) == ("failed", 1)
+        assert failed.reason.startswith("no luck; starts again")
+    both = told("ready", spec_generation=2), told("ready", rank=1, spec_generation=2)
+    assert gang(*both, state="verifying").state == "ready"
+    dead = gang(both[0], replace(both[1], state="failed"), state="ready")
+    assert (dead.state, dead.failures) == ("failed", 1)
+    assert gang(None, both[1], state="ready").state == "stopped", "rank 0's agent has forgotten it"
+
+
+def test_an_engine_of_two_ranks_keeps_its_back_off_while_the_others_stop() -> None:
+    ended = told("stopped", spec_generation=2), told("stopped", rank=1, spec_generation=2)
+    waiting = gang(*ended, state="failed", failures=1, retry_at=NOW + 5)
+    assert (waiting.state, waiting.retry_at) == ("failed", NOW + 5)

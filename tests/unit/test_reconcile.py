@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -174,11 +175,11 @@ def test_an_engine_lost_for_long_is_replaced_if_there_is_room() -> None:
     assert verbs(replace(state, engines=(lost_there,), gpus=full)) == []
 
 
-def two_ranks(first: str, second: str, **changes: Any) -> World:
+def two_ranks(first: str, second: str, first_told: Mapping[str, Any] | None = None, **changes: Any) -> World:
     """An engine with a process on each of two nodes, in these states."""
     ranks = (Rank("n1", ("n1-0",)), Rank("n2", ("n2-0",)))
     engine = replace(ENGINE, ranks=ranks, **changes)
-    told = [fact(first), fact(second, rank=1)]
+    told = [fact(first, **(first_told or {})), fact(second, rank=1)]
     nodes = tuple(
         NodeState(name, seen_at=1.0, fact=AgentFact(name, "b", 1, NOW, "h", engines=(each,)))
         for name, each in zip(("n1", "n2"), told, strict=True)
@@ -186,12 +187,21 @@ def two_ranks(first: str, second: str, **changes: Any) -> World:
     return world(engine, nodes=nodes)
 
 
-def test_the_processes_of_an_engine_start_together_and_one_dead_ends_them_all() -> None:
-    planned = two_ranks("stopped", "stopped", state="starting", spec_generation=2, state_since=NOW)
-    assert [(send.node, send.verb, send.rank) for send in actions(planned) if isinstance(send, Send)] == [
-        ("n1", "start", 0),
-        ("n2", "start", 1),
-    ]
+def test_rank_0_of_an_engine_starts_first_and_the_others_are_told_where_it_is() -> None:
+    starting = {"state": "starting", "spec_generation": 2, "state_since": NOW}
+
+    def starts(state: World) -> list[tuple[str, int, str]]:
+        sends = [send for send in actions(state) if isinstance(send, Send) and send.verb == "start"]
+        return [(send.node, send.rank, send.leader) for send in sends]
+
+    assert starts(two_ranks("stopped", "stopped", **starting)) == [("n1", 0, "")]
+    ours = {"spec_generation": 2, "side_port": 5600}
+    assert starts(two_ranks("starting", "stopped", ours, **starting))[-1] == ("n2", 1, "h:5600")
+    assert ("n2", 1, "h:5600") not in starts(two_ranks("failed", "stopped", ours, **starting))
+    assert starts(two_ranks("starting", "stopped", {"spec_generation": 2}, **starting)) == [("n1", 0, "")]
+
+
+def test_one_dead_process_of_an_engine_ends_them_all() -> None:
     one_dead = two_ranks("ready", "failed", state="failed", failures=1, retry_at=NOW)
     assert [(send.node, send.verb) for send in actions(one_dead) if isinstance(send, Send)] == [
         ("n1", "stop"),

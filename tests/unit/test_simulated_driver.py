@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,13 @@ def _plain(**changes: Any) -> dict[str, Any]:
         ({"model_config": dict(LLAMA_8B) | {"kv_lora_rank": 512}}, "kv_lora_rank"),
         ({"tensor_parallel": 2}, "needs 2 GPUs and was given 1"),
         ({"tensor_parallel": 3, "ranks": (Rank("n1", ("a", "b", "c")),)}, "cannot be split over 3 GPUs"),
-        ({"pipeline_parallel": 2}, "no pipeline"),
-        ({"ranks": (Rank("n1", ("a",)), Rank("n2", ("b",)))}, "one rank"),
+        ({"pipeline_parallel": 2}, "one rank for each of its 2 pipeline stages, this is rank 0 of 1"),
+        ({"ranks": (Rank("n1", ("a",)), Rank("n2", ("b",)))}, "one rank for each of its 1 pipeline stages"),
+        ({"pipeline_parallel": 2, "ranks": (Rank("n1", ("a",)), Rank("n2", ("b", "c")))}, "needs 1 GPUs and was given 2"),
+        (
+            {"pipeline_parallel": 33, "ranks": tuple(Rank("n1", (f"g{i}",)) for i in range(33))},
+            "32 layers cannot be divided into 33 pipeline stages",
+        ),
         ({"connector": "example"}, "choose nixl or none"),
         ({"kv_lease_s": 0.0}, "must be positive"),
         ({"env": {"LD_PRELOAD": "x"}}, "LD_PRELOAD"),
@@ -84,6 +90,21 @@ def test_what_cannot_run_is_refused_with_the_reason(tmp_path: Path, changes: dic
     with pytest.raises(SpecRefused, match=says):
         driver.launch(spec(**changes), 0, place(tmp_path))
     assert not (tmp_path / "spec.json").exists()
+
+
+def test_two_stages_hold_a_model_that_one_cannot_and_know_their_links() -> None:
+    ranks = (Rank("n1", ("a",)), Rank("n2", ("b",)))
+    tight = {"gpu_kind": "l4", "args": {"max_model_len": 512, "gpu_memory_utilization": 0.7}}
+    with pytest.raises(SpecRefused, match="GB more than 70% of its memory"):
+        settings_of(spec(**tight), 0, "127.0.0.1", 1, 2)
+    two = spec(**tight, ranks=ranks, pipeline_parallel=2, network_gbps=80.0)
+    settings = settings_of(two, 0, "127.0.0.1", 1, 2)
+    assert settings.pipeline is not None and settings.pipeline.links == (1e10,)
+    assert settings.gpus == ("a",)
+    with pytest.raises(SpecRefused, match="rank 1 was not told where rank 0 is"):
+        settings_of(two, 1, "127.0.0.1", 1, 2)
+    joined = settings_of(replace(two, leader="10.0.0.1:5000"), 1, "127.0.0.1", 1, 2)
+    assert (joined.rank, joined.ranks, joined.gpus) == (1, 2, ("b",))
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"spec": {}}, {"spec": 5, "host": "x"}])

@@ -30,6 +30,8 @@ class Place:
     incarnation: int
     engine_key: str = field(repr=False)
     gpu_indices: tuple[int, ...] = ()
+    gang_key: bytes = field(default=b"", repr=False)
+    """Shared by the ranks of an engine of several."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Values for the secret names in spec.env."""
 

@@ -27,7 +27,9 @@ from workers.engines.simulated.admin import Admin
 from workers.engines.simulated.app import App
 from workers.engines.simulated.destination import KvDestination
 from workers.engines.simulated.engine import Engine
+from workers.engines.simulated.gang import ENV_GANG_KEY, Leader
 from workers.engines.simulated.host import ThisProcess
+from workers.engines.simulated.member import leader_of, serve_member
 from workers.engines.simulated.settings import EventsConfig, Settings, read_settings
 from workers.engines.simulated.source import KvSource
 
@@ -51,32 +53,54 @@ def main(argv: Sequence[str] | None = None) -> int:
             port=options.port or settings.port,
             side_port=options.side_port or settings.side_port,
         )
+        gang = _gang_key(settings)
     except (OSError, ValueError) as problem:  # SpecRefused and bad JSON are ValueErrors
         _say(f"cannot run {options.spec}: {problem}")
         return 2
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, os.environ.get(ENV_ENGINE_KEY, ""), options.spec))
+            if settings.rank:
+                return runner.run(_member(settings, gang))
+            runner.run(serve(settings, os.environ.get(ENV_ENGINE_KEY, ""), options.spec, gang))
     except OSError as problem:
         _say(f"cannot listen on {settings.host}, ports {settings.port} and {settings.side_port}: {problem}")
         return 1
     return 0
 
 
-async def serve(settings: Settings, key: str, spec: Path) -> None:
+def _gang_key(settings: Settings) -> bytes:
+    """Raises ValueError if this rank could not prove that it belongs to its engine."""
+    key = bytes.fromhex(os.environ.get(ENV_GANG_KEY, ""))
+    if settings.ranks > 1 and len(key) != 32:
+        raise ValueError(f"an engine of {settings.ranks} ranks needs the key of its gang in {ENV_GANG_KEY}")
+    if settings.rank:
+        leader_of(settings)
+    return key
+
+
+async def _member(settings: Settings, key: bytes) -> int:
+    _say(f"{settings.engine} rank {settings.rank} of {settings.ranks} joins rank 0 at {settings.leader}")
+    why = await serve_member(settings, key, _signals(asyncio.get_running_loop()), SHUTDOWN_S)
+    if why:
+        _say(f"{settings.engine} rank {settings.rank} ends: {why}")
+    return 1 if why else 0
+
+
+async def serve(settings: Settings, key: str, spec: Path, gang_key: bytes = b"") -> None:
     """Serves HTTP and the side port until SIGTERM or SIGINT. Raises OSError if it cannot listen. `spec` is read again by a
     fault that restarts the process."""
     loop = asyncio.get_running_loop()
     bytes_per_s = settings.network_gbps * 1e9 / 8 * settings.speed
     engine = Engine(settings, loop, os.urandom(16).hex())
     engine.loader = KvDestination(engine, loop, bytes_per_s)
-    source = KvSource(engine, bytes_per_s)
+    gang = _gang(engine, gang_key, loop) if settings.ranks > 1 else None
+    source = KvSource(engine, bytes_per_s, gang)
     if settings.kv_events:
         _tell_events(engine, settings.kv_events, loop)
     side = await loop.create_server(source.connection, settings.host, settings.side_port)
     engine.offers.side_port = side.sockets[0].getsockname()[1]
     host = ThisProcess(_again(spec))
-    app = App(engine, key, int(time.time()), Admin(engine, host))
+    app = App(engine, key, int(time.time()), Admin(engine, host), gang)
     web = await loop.create_server(app.connection, settings.host, settings.port, backlog=BACKLOG)
     port = web.sockets[0].getsockname()[1]
     host.keep_ports(port, engine.offers.side_port)
@@ -86,14 +110,30 @@ async def serve(settings: Settings, key: str, spec: Path) -> None:
     gc.freeze()  # what is here now stays: do not look at it again
     _say(
         f"{settings.engine} serves {settings.model} on {settings.host} port {port}, side port {engine.offers.side_port}: "
-        f"{settings.perf.tensor_parallel} x {settings.perf.gpu.name} ({settings.perf.basis}), "
+        f"{_gpus(settings)} x {settings.perf.gpu.name} ({settings.perf.basis}), "
         f"{settings.limits.num_blocks} blocks of {settings.limits.block_size} tokens"
     )
     await stop.wait()
     app.closing = True
     await _finish(engine, loop)
+    if gang:
+        gang.end()
+        await asyncio.sleep(0.05)  # the word leaves before the connections end
     web.close()
     side.close()
+
+
+def _gang(engine: Engine, key: bytes, loop: asyncio.AbstractEventLoop) -> Leader:
+    def lost(why: str) -> None:
+        _say(f"{engine.settings.engine} rank 0 ends: {why}")
+        os._exit(1)
+
+    return Leader(engine.settings.ranks, key, loop, lambda: engine.activity.lately(engine.now()), lost)
+
+
+def _gpus(settings: Settings) -> str:
+    degree = str(settings.perf.tensor_parallel)
+    return f"{settings.ranks} x {degree}" if settings.ranks > 1 else degree
 
 
 def _again(spec: Path) -> list[str]:

@@ -16,6 +16,7 @@ from workers.engines.simulated.admin import FAULTS_PATH, Admin, Route
 from workers.engines.simulated.answers import Answer, StreamedAnswer, WholeAnswer
 from workers.engines.simulated.api import ApiError, EngineAsserts
 from workers.engines.simulated.engine import Engine
+from workers.engines.simulated.gang import Leader
 from workers.engines.simulated.generation import Generation
 from workers.engines.simulated.http import Connection, Exchange
 from workers.engines.simulated.settings import VERSION
@@ -27,8 +28,8 @@ class App:
     """`key` is the bearer token that everything under /v1 asks for; empty means none, as in vLLM. What `admin` does is never
     open without a key."""
 
-    def __init__(self, engine: Engine, key: str, started: int, admin: Admin) -> None:
-        self._engine, self._admin = engine, admin
+    def __init__(self, engine: Engine, key: str, started: int, admin: Admin, gang: Leader | None = None) -> None:
+        self._engine, self._admin, self._gang = engine, admin, gang
         self._key = f"Bearer {key}".encode() if key else b""
         self._started = started
         self._number = 0
@@ -40,7 +41,7 @@ class App:
         self._hasher = settings.hasher()
         self._offered = api.Offered(settings.model, settings.max_model_len, settings.handoff)
         self._routes: Mapping[str, Mapping[str, Route]] = {
-            "/health": {"GET": lambda exchange: exchange.answer(200, b"")},
+            "/health": {"GET": lambda exchange: exchange.answer(503 if self._incomplete() else 200, b"")},
             "/version": {"GET": lambda exchange: _json(exchange, {"version": VERSION})},
             "/load": {"GET": lambda exchange: _json(exchange, {"server_load": self.load})},
             "/metrics": {"GET": lambda exchange: exchange.answer(200, admin.metrics(), METRICS_TYPE)},
@@ -132,7 +133,13 @@ class App:
 
     # --- generation -------------------------------------------------------------------------------------------------------
 
+    def _incomplete(self) -> str:
+        """Which ranks of this engine are still missing."""
+        return self._gang.missing() if self._gang else ""
+
     def _generate(self, exchange: Exchange, chat: bool) -> None:
+        if missing := self._incomplete():
+            raise ApiError(503, missing)
         if self.closing:
             raise ApiError(500, "the engine is shutting down")
         ask = api.read_ask(exchange.body, chat, self._offered)

@@ -12,6 +12,7 @@ from controlplane.core.engine_args import ArgumentRefused, clean_env
 from controlplane.core.names import ENV_ENGINE_KEY
 from controlplane.core.protocol import EngineSpec
 from workers.engines.base import Launch, Place, SpecRefused
+from workers.engines.simulated.gang import ENV_GANG_KEY
 from workers.engines.simulated.settings import settings_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,6 +45,7 @@ class SimulatedDriver:
             argv=(sys.executable, "-m", "workers.engines.simulated", "--spec", str(path)),
             env={
                 ENV_ENGINE_KEY: place.engine_key,
+                **({ENV_GANG_KEY: place.gang_key.hex()} if place.gang_key else {}),
                 "PYTHONPATH": str(ROOT),
                 "PYTHONUNBUFFERED": "1",
                 "MALLOC_ARENA_MAX": "1",

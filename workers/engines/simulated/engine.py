@@ -180,7 +180,7 @@ class Engine:
     def _run(self, step: Step, start: float) -> float:
         """Seconds that the step takes from `start`; counts what it does."""
         decodes, context = step.decodes()
-        cost = self.settings.perf.step(step.prefills(), decodes, context)
+        cost = self.settings.steps.step(step.prefills(), decodes, context)
         seconds = cost.seconds / self.settings.speed
         if self.faults.any and (slow := self.faults.get("slow", start)):
             seconds *= slow["factor"]

@@ -40,22 +40,24 @@ class Measures:
 
     def page(self, gauges: Gauges) -> str:
         """The whole metrics page."""
-        parts = [self._gauge(key, value) for key, value in gauges.items()]
+        parts = [gauge_text(key, value, self._own) for key, value in gauges.items()]
         parts += [self._heads[key] + histogram.text() for key, histogram in self.histograms.items()]
         for key, samples in self.counters.items():
             parts.append(self._heads[key] + "".join(sample.text() for sample in samples.values()))
         parts.append(self._cache_config)
         return "".join(parts)
 
-    def _gauge(self, key: str, value: float | Mapping[str, float]) -> str:
-        name, text, label = GAUGES[key]
-        own = {} if label == "gpu" else self._own
-        values = value if isinstance(value, Mapping) else {"": value}
-        lines = (
-            f"{name}{labelled({**own, **({label: each} if label else {})})} {float(number)}\n"
-            for each, number in values.items()
-        )
-        return head(name, "gauge", text) + "".join(lines)
+
+def gauge_text(key: str, value: float | Mapping[str, float], own: Mapping[str, str]) -> str:
+    """One gauge of the table with all its samples. `own`: the engine's labels."""
+    name, text, label = GAUGES[key]
+    labels = {} if label == "gpu" else own
+    values = value if isinstance(value, Mapping) else {"": value}
+    lines = (
+        f"{name}{labelled({**labels, **({label: each} if label else {})})} {float(number)}\n"
+        for each, number in values.items()
+    )
+    return head(name, "gauge", text) + "".join(lines)
 
 
 def _counter(name: str, own: Mapping[str, str], label: str, value: str) -> Counter:

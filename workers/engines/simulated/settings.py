@@ -14,6 +14,7 @@ from controlplane.core.engine_args import ArgumentRefused, clean_args
 from controlplane.core.gpus import UnknownGpu, gpu
 from controlplane.core.modelconfig import ConfigRefused, read_shape
 from controlplane.core.perf import DoesNotFit, PhaseModel
+from controlplane.core.pipeline import Pipeline
 from controlplane.core.protocol import EngineSpec
 from workers.engines.base import SpecRefused
 from workers.engines.kvevents import kv_events_config
@@ -74,6 +75,17 @@ class Settings:
     hash_seed: str = SEED
     """The process takes it from its environment, as vLLM does."""
     kv_events: EventsConfig | None = None
+    pipeline: Pipeline | None = None
+    """How `perf` runs in stages; None: in one."""
+    rank: int = 0
+    ranks: int = 1
+    leader: str = ""
+    """Ranks beyond 0: host:port where rank 0 is joined."""
+
+    @property
+    def steps(self) -> PhaseModel | Pipeline:
+        """What a step takes."""
+        return self.pipeline or self.perf
 
     def pull_bytes(self, blocks: int) -> int:
         """What pulling this many blocks of a prompt's KV moves."""
@@ -113,9 +125,10 @@ def settings_of(spec: EngineSpec, rank: int, host: str, port: int, side_port: in
         perf = PhaseModel(shape, gpu(spec.gpu_kind), spec.tensor_parallel, None if kv_dtype == "auto" else str(kv_dtype))
         batched = int(args.get("max_num_batched_tokens", 8192))
         given = args.get("kv_cache_memory_bytes")
-        token_bytes = perf.kv_token_bytes_per_gpu
-        capacity = int(given) // token_bytes if given else perf.kv_capacity_tokens(utilization, batched)
-    except (ConfigRefused, UnknownGpu, DoesNotFit) as error:
+        pipeline = Pipeline(perf, _links(spec, perf.gpu.link_bytes))
+        token_bytes = pipeline.kv_token_bytes_per_gpu
+        capacity = int(given) // token_bytes if given else pipeline.kv_capacity_tokens(utilization, batched)
+    except (ConfigRefused, UnknownGpu, DoesNotFit, ValueError) as error:
         raise SpecRefused(f"{spec.id}: {error}") from error
     block = int(args.get("block_size", 16))
     limits = Limits(
@@ -150,7 +163,18 @@ def settings_of(spec: EngineSpec, rank: int, host: str, port: int, side_port: in
         speed=float(args.get("speed", 1.0)),
         hash_algorithm=str(args.get("prefix_caching_hash_algo", "sha256")),
         kv_events=_kv_events(spec, host),
+        pipeline=pipeline if pipeline.stages > 1 else None,
+        rank=rank,
+        ranks=len(spec.ranks),
+        leader=spec.leader,
     )
+
+
+def _links(spec: EngineSpec, within: float) -> tuple[float, ...]:
+    """Bytes per second from each stage to the next: the GPUs' own link within a node, the network between nodes."""
+    between = spec.network_gbps * 1e9 / 8
+    pairs = zip(spec.ranks, spec.ranks[1:], strict=False)
+    return tuple(within if one.node == two.node else between for one, two in pairs)
 
 
 def _kv_events(spec: EngineSpec, host: str) -> EventsConfig | None:
@@ -182,10 +206,16 @@ def _arguments(spec: EngineSpec) -> dict[str, bool | int | float | str]:
 
 
 def _refuse_impossible(spec: EngineSpec, rank: int) -> None:
-    if len(spec.ranks) != 1 or rank != 0 or spec.pipeline_parallel != 1:
-        raise SpecRefused(f"{spec.id}: a simulated engine is one process on one node; use one rank and no pipeline")
-    if len(spec.ranks[0].gpus) != spec.tensor_parallel:
-        raise SpecRefused(f"{spec.id} needs {spec.tensor_parallel} GPUs and was given {len(spec.ranks[0].gpus)}")
+    if len(spec.ranks) != spec.pipeline_parallel or not 0 <= rank < len(spec.ranks):
+        raise SpecRefused(
+            f"{spec.id}: a simulated engine has one rank for each of its {spec.pipeline_parallel} pipeline stages, this is "
+            f"rank {rank} of {len(spec.ranks)}"
+        )
+    if rank and not spec.leader:
+        raise SpecRefused(f"{spec.id}: rank {rank} was not told where rank 0 is; start rank 0 first")
+    for each in spec.ranks:
+        if len(each.gpus) != spec.tensor_parallel:
+            raise SpecRefused(f"{spec.id} needs {spec.tensor_parallel} GPUs and was given {len(each.gpus)}")
     if spec.connector == "example":
         raise SpecRefused(f"{spec.id}: simulated engines hand KV over with connector nixl; choose nixl or none")
     if not (spec.kv_lease_s > 0 and spec.network_gbps > 0):

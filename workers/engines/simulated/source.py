@@ -7,6 +7,7 @@ from typing import Any
 
 from workers.engines.simulated import content
 from workers.engines.simulated.engine import Engine
+from workers.engines.simulated.gang import Leader
 from workers.engines.simulated.wire import BadMessage, Side, text, whole, wholes
 
 
@@ -14,8 +15,8 @@ class KvSource:
     """A destination greets and learns the engine id, starts transfers under numbers of its own, is told the rate each may
     use whenever that changes, reads the contents when the time is over, and says when it is done with an offer."""
 
-    def __init__(self, engine: Engine, bytes_per_s: float) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, bytes_per_s: float, gang: Leader | None = None) -> None:
+        self._engine, self._gang = engine, gang
         self._bytes_per_s = bytes_per_s
         self._active: dict[tuple[Side, int], tuple[str, list[int]]] = {}
 
@@ -39,6 +40,8 @@ class KvSource:
                 self._engine.offers.pulled(text(message, "request"))
             case "renew":
                 self._engine.offers.renew(text(message, "request"))
+            case "join" | "proof" | "beat" if self._gang:
+                self._gang.message(side, message)
             case other:
                 raise BadMessage(f"unknown message {other:.20}")
 
@@ -67,6 +70,8 @@ class KvSource:
             self._tell_rates()
 
     def _closed(self, side: Side) -> None:
+        if self._gang:
+            self._gang.closed(side)
         self._active = {key: value for key, value in self._active.items() if key[0] is not side}
         self._tell_rates()
 
