@@ -11,7 +11,14 @@ from rest_framework import serializers
 from controlplane.api.documents import ANY_OBJECT
 from controlplane.api.strict import Flag, Number, Reason, Strict, Text, Whole
 from controlplane.control.actions import RollOut, Selector, Update
-from controlplane.control.newmodel import MAX_ENGINES, MAX_SLO_MS, MAX_TENSOR_PARALLEL, NewModel, NewPool
+from controlplane.control.newmodel import (
+    MAX_ENGINES,
+    MAX_PIPELINE_PARALLEL,
+    MAX_SLO_MS,
+    MAX_TENSOR_PARALLEL,
+    NewModel,
+    NewPool,
+)
 from controlplane.core.names import LABEL_KEY, LABEL_VALUE_CHARS
 from controlplane.core.protocol import OnPrefillLoss
 from controlplane.fleet.models import Mode, Role
@@ -88,6 +95,12 @@ class NewPoolBody(Strict):
     role = serializers.ChoiceField(choices=Role.choices)
     engines = Whole(min_value=0, max_value=MAX_ENGINES, default=0)
     tensor_parallel = Whole(min_value=1, max_value=MAX_TENSOR_PARALLEL, default=1)
+    pipeline_parallel = Whole(
+        min_value=1,
+        max_value=MAX_PIPELINE_PARALLEL,
+        default=1,
+        help_text="Stages of each engine, each on `tensor_parallel` GPUs of one node.",
+    )
     gpu_kinds = kinds(default=list)
     node_labels = Labels(default=dict)
 

@@ -46,7 +46,7 @@ class PoolSize(serializers.ModelSerializer[models.Pool]):
 
     class Meta:
         model = models.Pool
-        fields = ("role", "arm", "engines", "floor", "tensor_parallel", "gpu_kinds", "node_labels")
+        fields = ("role", "arm", "engines", "floor", "tensor_parallel", "pipeline_parallel", "gpu_kinds", "node_labels")
         read_only_fields = fields
 
 

@@ -18,6 +18,7 @@ NAME = re.compile(r"(?=.{1,128}$)[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0
 MAX_CONFIG_BYTES = 1 << 20
 MAX_ENGINES = 1024
 MAX_TENSOR_PARALLEL = 64
+MAX_PIPELINE_PARALLEL = 16
 MAX_CONTEXT = 1 << 24
 """Tokens, as engine argument max_model_len."""
 MAX_SLO_MS = 10_000_000
@@ -30,12 +31,14 @@ class NewPool:
     tensor_parallel: int = 1
     gpu_kinds: tuple[str, ...] = ()
     node_labels: Mapping[str, str] = field(default_factory=dict)
+    pipeline_parallel: int = 1
+    """Stages of each engine, each on `tensor_parallel` GPUs of one node."""
 
 
 @dataclass(frozen=True)
 class NewModel:
     """`config`: the model's Hugging Face config.json, as text or parsed. Pools that the mode needs and that are not named
-    are made with no engines and the tensor-parallel degree of the first one named."""
+    are made with no engines and the parallel degrees of the first one named."""
 
     name: str
     source: str
@@ -52,9 +55,12 @@ class NewModel:
 
     def all_pools(self) -> tuple[NewPool, ...]:
         named = {pool.role for pool in self.pools}
-        tensor_parallel = self.pools[0].tensor_parallel if self.pools else 1
+        first = self.pools[0] if self.pools else NewPool("mixed")
         missing = [role for role in ROLES_OF_MODE.get(self.mode, ()) if role not in named]
-        return self.pools + tuple(NewPool(role, tensor_parallel=tensor_parallel) for role in missing)
+        return self.pools + tuple(
+            NewPool(role, tensor_parallel=first.tensor_parallel, pipeline_parallel=first.pipeline_parallel)
+            for role in missing
+        )
 
 
 @dataclass(frozen=True)
@@ -180,6 +186,8 @@ def _split_problems(new: NewModel, shape: Shape) -> Iterator[str]:
     """Tensor parallelism gives each GPU the same number of heads, and whole KV heads or copies of one."""
     fitting = shape.degrees(MAX_TENSOR_PARALLEL)
     for pool in new.pools:
+        if shape.layers < pool.pipeline_parallel <= MAX_PIPELINE_PARALLEL:
+            yield f"pool {pool.role}: {shape.layers} layers cannot be divided into {pool.pipeline_parallel} pipeline stages"
         if 1 <= pool.tensor_parallel <= MAX_TENSOR_PARALLEL and pool.tensor_parallel not in fitting:
             yield (
                 f"pool {pool.role}: {shape.heads} attention heads ({shape.kv_heads} KV heads) cannot be split over "
@@ -203,3 +211,5 @@ def _pool_problems(new: NewModel) -> Iterator[str]:
             yield f"pool {pool.role}: 0 to {MAX_ENGINES} engines"
         if not 1 <= pool.tensor_parallel <= MAX_TENSOR_PARALLEL:
             yield f"pool {pool.role}: a tensor-parallel degree from 1 to {MAX_TENSOR_PARALLEL}"
+        if not 1 <= pool.pipeline_parallel <= MAX_PIPELINE_PARALLEL:
+            yield f"pool {pool.role}: 1 to {MAX_PIPELINE_PARALLEL} pipeline stages"

@@ -12,6 +12,7 @@ from controlplane.control.actor import Actor
 from controlplane.control.desire import end
 from controlplane.control.newmodel import MAX_ENGINES
 from controlplane.control.refused import Refused, refuse_all
+from controlplane.core.protocol import ROLES_OF_MODE
 from controlplane.fleet import models
 
 SUPERSEDED = ("scale_pool", "register_model")
@@ -53,7 +54,8 @@ def scale_pool(
         if role not in pools:
             raise Refused("not_found", f"{name} has no pool {role!r:.40}; pools: {', '.join(pools) or 'none'}")
         others = sum(pool.desired_engines for key, pool in pools.items() if key != role)
-        if change.model.strict and not engines and others:
+        needed = role in ROLES_OF_MODE[change.model.mode]
+        if change.model.strict and needed and not engines and others:
             raise Refused("unsafe", f"{name} is strict: with 0 engines in pool {role} every request would be refused")
         resize(change.model, {role: engines})
         operation = change.record(steps := size_steps(change), subject=f"pool:{name}/{role}", done=not steps)
@@ -85,8 +87,8 @@ def move_gpus(
         if giver.pk == taker.pk:
             raise Refused("invalid", "a pool cannot give to itself: name two pools")
         refuse_all("invalid", _indivisible(gpus, giver, taker))
-        less = {from_role: giver.desired_engines - gpus // giver.tensor_parallel}
-        more = {to_role: taker.desired_engines + gpus // taker.tensor_parallel}
+        less = {from_role: giver.desired_engines - gpus // giver.gpus_per_engine}
+        more = {to_role: taker.desired_engines + gpus // taker.gpus_per_engine}
         refuse_all("unsafe", _gives_too_much(change.model, giver, less[from_role]))
         resize(change.model, less)
         resize(gain.model, more)
@@ -107,11 +109,11 @@ def _pool(change: Change, role: str) -> models.Pool:
 
 def _indivisible(gpus: int, *pools: models.Pool) -> Iterator[str]:
     for pool in pools:
-        if gpus % pool.tensor_parallel:
-            yield f"an engine of pool {pool.role} has {pool.tensor_parallel} GPUs: move a multiple of that, not {gpus}"
+        if gpus % pool.gpus_per_engine:
+            yield f"an engine of pool {pool.role} has {pool.gpus_per_engine} GPUs: move a multiple of that, not {gpus}"
     giver = pools[0]
-    if gpus > giver.desired_engines * giver.tensor_parallel:
-        yield f"pool {giver.role} has {giver.desired_engines} engines of {giver.tensor_parallel} GPUs: it cannot give {gpus}"
+    if gpus > giver.desired_engines * giver.gpus_per_engine:
+        yield f"pool {giver.role} has {giver.desired_engines} engines of {giver.gpus_per_engine} GPUs: it cannot give {gpus}"
 
 
 def _gives_too_much(model: models.Model, giver: models.Pool, left: int) -> Iterator[str]:

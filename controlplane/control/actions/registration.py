@@ -50,6 +50,7 @@ def register_model(actor: Actor, new: NewModel, *, reason: str = "") -> models.O
                 role=pool.role,
                 desired_engines=pool.engines,
                 tensor_parallel=pool.tensor_parallel,
+                pipeline_parallel=pool.pipeline_parallel,
                 gpu_kinds=list(pool.gpu_kinds),
                 node_labels=dict(pool.node_labels),
             )

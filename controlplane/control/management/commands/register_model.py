@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ class Command(ChangeCommand):
         parser.add_argument("--mode", default="monolithic", help="monolithic, disaggregated or conditional")
         parser.add_argument("--connector", default="nixl", help="nixl, example or none")
         parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel degree of the pools")
+        parser.add_argument("--pp", type=int, default=1, metavar="N", help="pipeline stages of each engine (--tp GPUs each)")
         parser.add_argument("--pool", action="append", default=[], metavar="ROLE=ENGINES", help="e.g. prefill=2")
         parser.add_argument("--gpu-kind", action="append", default=[], metavar="KIND", help="e.g. h100-sxm; default: any")
         parser.add_argument("--arg", action="append", default=[], metavar="NAME=JSON", help="e.g. max_model_len=32768")
@@ -43,7 +45,7 @@ class Command(ChangeCommand):
             engine_args=dict(argument(each) for each in options["arg"]),
             mode=options["mode"],
             connector=options["connector"],
-            pools=_pools(options["pool"], options["mode"], options["tp"], tuple(options["gpu_kind"])),
+            pools=_pools(options),
             aliases=tuple(options["alias"]),
             slo_ttft_ms=options["slo_ttft_ms"],
             slo_itl_ms=options["slo_itl_ms"],
@@ -51,6 +53,7 @@ class Command(ChangeCommand):
         self.change(options, actions.register_model, new, told={"model": new.name})
 
 
-def _pools(texts: list[str], mode: str, tensor_parallel: int, kinds: tuple[str, ...]) -> tuple[NewPool, ...]:
-    named = dict.fromkeys(ROLES_OF_MODE.get(mode, ()), 0) | sizes(texts, "--pool")
-    return tuple(NewPool(role, size, tensor_parallel, kinds) for role, size in named.items())
+def _pools(options: Mapping[str, Any]) -> tuple[NewPool, ...]:
+    named = dict.fromkeys(ROLES_OF_MODE.get(options["mode"], ()), 0) | sizes(options["pool"], "--pool")
+    kinds = tuple(options["gpu_kind"])
+    return tuple(NewPool(role, size, options["tp"], kinds, pipeline_parallel=options["pp"]) for role, size in named.items())
