@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +42,17 @@ def sizes(texts: Sequence[str], option: str) -> dict[str, int]:
     return found
 
 
+def seconds(text: str) -> float:
+    """A number of seconds, 0 or more. Raises argparse.ArgumentTypeError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is no number of seconds from 0 on")
+    return number
+
+
 class ChangeCommand(BaseCommand):
     """A command that asks for one change: carried out, or shown as a plan with --dry-run, and followed with --wait.
 
@@ -61,7 +74,7 @@ class ChangeCommand(BaseCommand):
             )
         parser.add_argument("--dry-run", action="store_true", help="change nothing; say what would be done")
         parser.add_argument("--wait", action="store_true", help="follow it to its end; exit status 1 unless it is done")
-        parser.add_argument("--wait-s", type=float, metavar="S", help="with --wait: follow it for at most so long")
+        parser.add_argument("--wait-s", type=seconds, metavar="S", help="with --wait: follow it for at most so long")
         parser.add_argument("--json", action="store_true", help="answer in JSON on a terminal too")
 
     def add_own_arguments(self, parser: CommandParser) -> None:

@@ -145,6 +145,12 @@ def test_a_change_is_planned_made_followed_and_taken_back(capsys: pytest.Capture
         call_command("operation", "watch", str(number))
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "soon"])
+def test_waiting_takes_a_number_of_seconds(text: str) -> None:
+    with pytest.raises(CommandError, match=f"'{text}' is no number of seconds from 0 on"):
+        call_command("drain_engine", "m-1", "--wait", f"--wait-s={text}")
+
+
 def test_waiting_ends_with_the_operation(capsys: pytest.CaptureFixture[str]) -> None:
     fleet("conditional", prefill=1, decode=1)
     answer = typed(capsys, "mode", "m", "conditional", "--min-uncached-tokens", "64", "--wait")

@@ -86,6 +86,10 @@ def test_a_strict_model_keeps_an_engine_in_each_pool_whatever_its_floors() -> No
     refused = refusal(actions.rebalance, ANN, "m", {"prefill": 0, "decode": 4})
     assert refused.kind == "unsafe" and "pool prefill would have 0 engines and m is strict" in str(refused)
     assert refusal(actions.scale_pool, ANN, "m", "prefill", 0).kind == "unsafe"
+    models.Pool.objects.create(model=models.Model.objects.get(), role="mixed", floor=0, desired_engines=1)
+    assert actions.scale_pool(ANN, "m", "mixed", 0).state != "refused", "a pool that its mode does not use is needed"
+    models.Pool.objects.filter(role="mixed").delete()
+    models.Operation.objects.update(state="done")
     models.Model.objects.update(strict=False)
     assert steps(actions.rebalance(ANN, "m", {"prefill": 0, "decode": 4})) == ["retask decode", "retask decode"]
 
