@@ -57,6 +57,8 @@ def basis_of(model: models.Model, now: float) -> Basis | str:
     traffic = recent_traffic(model.name, now, SPAN_S)
     if traffic is None:
         return f"no request of {model.name} ended well in {SPAN_S // 60} minutes: there is no traffic to forecast for"
+    if model.pools.filter(pipeline_parallel__gt=1).exists():
+        return f"engines of {model.name} have several pipeline stages, which forecasts do not know"
     kinds = _kinds(model)
     if not kinds:
         return f"no engine of {model.name} has a GPU: there is no hardware to forecast for"

@@ -135,8 +135,8 @@ def _too_early(
     if all(len(after[pool.role]) >= pool.desired for pool in _main(scope, roles)):
         return ""
     old = [pool for pool in scope.pools if pool.arm == MAIN and pool.role not in roles]
-    left = sum(each.tensor_parallel for pool in old for each in serving(scope.members(pool)) if each.id not in places)
-    there = sum(each.tensor_parallel for engines in after.values() for each in engines)
+    left = sum(each.gpu_count for pool in old for each in serving(scope.members(pool)) if each.id not in places)
+    there = sum(each.gpu_count for engines in after.values() for each in engines)
     return f"the new pools have {there} GPUs ready, the old ones {left}" if there < left else ""
 
 

@@ -164,6 +164,6 @@ def _still_served(scope: Scope, pool: PoolState, engine: EngineState, left: int)
         return f"the model is still served as {scope.model.mode}"
     old = [each for each in scope.pools if each.arm == MAIN and each.role in ROLES_OF_MODE[scope.model.mode]]
     new = [each for each in scope.pools if each.arm == MAIN and each.role in ROLES_OF_MODE[scope.target.mode]]
-    stay = sum(each.tensor_parallel for one in old for each in serving(scope.members(one)))
-    there = sum(each.tensor_parallel for one in new for each in scope.members(one))
-    return "" if stay - engine.tensor_parallel >= there else f"half of the GPUs still serve as {scope.model.mode}"
+    stay = sum(each.gpu_count for one in old for each in serving(scope.members(one)))
+    there = sum(each.gpu_count for one in new for each in scope.members(one))
+    return "" if stay - engine.gpu_count >= there else f"half of the GPUs still serve as {scope.model.mode}"

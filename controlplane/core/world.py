@@ -130,6 +130,10 @@ class EngineState:
         return self.state == "ready" and self.wanted and not self.held and not self.moving
 
     @property
+    def gpu_count(self) -> int:
+        return sum(len(rank.gpus) for rank in self.ranks)
+
+    @property
     def holds_gpus(self) -> bool:
         return any(rank.gpus for rank in self.ranks)
 

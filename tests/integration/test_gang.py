@@ -10,7 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
+from django.core.management import call_command
 
+from controlplane.api.bodies import NewModelBody, new_model
+from controlplane.api.documents import PoolSize
 from controlplane.config import config
 from controlplane.control import actions
 from controlplane.control.newmodel import NewModel, NewPool
@@ -143,3 +146,20 @@ def test_an_engine_that_does_not_fit_whole_is_refused() -> None:
         with pytest.raises(Refused, match=says):
             actions.register_model(ANN, replace(new, pools=(NewPool("mixed", 1, pipeline_parallel=stages),)))
     assert not models.Model.objects.exists()
+
+
+def test_command_line_and_api_take_the_number_of_stages() -> None:
+    config_file = CONFIGS / "qwen3-8b.json"
+    call_command(
+        *("register_model", "m", "--source", "org/m", "--config", str(config_file), "--kind", "simulated"),
+        *("--mode", "disaggregated", "--pp", "2", "--pool", "prefill=0"),
+    )
+    assert set(models.Pool.objects.values_list("role", "pipeline_parallel")) == {("prefill", 2), ("decode", 2)}
+
+    asked = {"name": "b", "source": "org/b", "config": json.loads(config_file.read_text())}
+    body = NewModelBody(data={**asked, "pools": [{"role": "mixed", "pipeline_parallel": 4}]})
+    assert body.is_valid(), body.errors
+    actions.register_model(ANN, new_model(body.validated_data))
+    pool = models.Pool.objects.get(model__name="b")
+    assert (pool.pipeline_parallel, pool.gpus_per_engine, PoolSize(pool).data["pipeline_parallel"]) == (4, 4, 4)
+    assert not NewModelBody(data={**asked, "pools": [{"role": "mixed", "pipeline_parallel": 17}]}).is_valid()

@@ -128,6 +128,10 @@ def retry_engine(actor: Actor, engine_id: str, *, reason: str = "") -> models.Op
         return record_change("retry_engine", actor, reason, f"engine:{row.id}", model=row.model, before=before, steps=steps)
 
 
+def _launch_shape(row: models.Engine) -> tuple[str, int, int]:
+    return row.kind, row.tensor_parallel, row.launch.get("pipeline_parallel", 1)
+
+
 def _exchange_problems(one: models.Engine, two: models.Engine) -> list[str]:
     unready = [row for row in (one, two) if row.state != "ready" or not row.wanted]
     problems = [f"{row.id} is {row.state}, not ready: wait until it is" for row in unready]
@@ -136,7 +140,7 @@ def _exchange_problems(one: models.Engine, two: models.Engine) -> list[str]:
     if one.arm != two.arm:
         problems.append(f"{one.id} serves arm {one.arm} and {two.id} arm {two.arm}: name engines of one arm")
     problems += [f"{row.id} is moving to pool {row.next_role}: wait until it has" for row in (one, two) if row.next_role]
-    if (one.tensor_parallel, one.kind) != (two.tensor_parallel, two.kind):
+    if _launch_shape(one) != _launch_shape(two):
         problems.append("their launch shapes differ: scale the pools instead, which replaces engines")
     pools = one.model.pools.filter(role__in=(one.role, two.role))
     selectors = {(tuple(pool.gpu_kinds), tuple(sorted(pool.node_labels.items()))) for pool in pools}

@@ -160,7 +160,10 @@ def roll_out(
 def _checked(model: models.Model, to: RollOut) -> Checked:
     """The model as it would be registered with what is new. Raises Refused with every problem."""
     rows = model.pools.filter(arm=models.MAIN)
-    pools = tuple(NewPool(pool.role, pool.desired_engines, pool.tensor_parallel) for pool in rows)
+    pools = tuple(
+        NewPool(pool.role, pool.desired_engines, pool.tensor_parallel, pipeline_parallel=pool.pipeline_parallel)
+        for pool in rows
+    )
     now = NewModel(
         name=model.name,
         source=model.source,
