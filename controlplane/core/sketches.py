@@ -25,11 +25,14 @@ MAX_INDEX = math.ceil(math.log(MAX_VALUE) / _LOG_GAMMA)
 POINTS = 16
 """A wide bucket of a cumulative histogram becomes this many points: how its values lie in it nobody knows anyway, and more
 points would only be more to store."""
+FIRST_AT_LEAST = 1 / 256
+"""The part of its first bucket over which a cumulative histogram's values are spread at least."""
 _FORMAT = 1
 _HEAD = struct.Struct("<BxHdd")
 _BUCKET = struct.Struct("<hf")
 HEAD_BYTES = _HEAD.size
-"""Before the buckets of a stored sketch: who merges many of them at once reads only the buckets (int16, float32) behind it."""
+"""Before the buckets of a stored sketch: who merges many of them at once reads only the buckets (int16, float32) behind
+it."""
 
 
 class BadSketch(ValueError):
@@ -73,9 +76,9 @@ class Sketch:
         self.sum += value * count
 
     def add_spread(self, low: float, high: float, count: float) -> None:
-        """`count` values somewhere in (low, high], taken as evenly spread between them (what Prometheus assumes too); off from
-        that by at most a 2 * POINTSth of the interval and RELATIVE_ERROR. `sum` is left alone: a cumulative histogram tells its
-        exact sum."""
+        """`count` values somewhere in (low, high], taken as evenly spread between them (what Prometheus assumes too); off
+        from that by at most a 2 * POINTSth of the interval and RELATIVE_ERROR. `sum` is left alone: a cumulative histogram
+        tells its exact sum."""
         for index, share in _spread(low, high):
             self.buckets[index] = self.buckets.get(index, 0.0) + count * share
         self.count += count
@@ -167,28 +170,46 @@ def from_cumulative(
 ) -> Sketch:
     """What a cumulative (Prometheus) histogram gained since `before` (its counts, total and sum), as a sketch.
 
-    `counts[i]` values are <= `bounds[i]`; `total` counts them all, so total - counts[-1] lie above the last bound and are
-    taken as equal to it (Prometheus answers that bound too). `scale` turns the histogram's unit into the sketch's (1000:
+    The first bucket begins at 0 and may be wide (vLLM's queue times: 0.3 s). Its values are at most what `sum` leaves when
+    all others are as small as their buckets allow: if their mean is below the bucket's middle, they are spread over (0, 2 x
+    mean]. `counts[i]` values are <= `bounds[i]`; `total` counts them all, so total - counts[-1] lie above the last bound and
+    are taken as equal to it (Prometheus answers that bound too). `scale` turns the histogram's unit into the sketch's (1000:
     seconds to milliseconds). A counter that went backwards was reset: everything it shows now is new.
     """
     old_counts, old_total, old_sum = before or ([0.0] * len(counts), 0.0, 0.0)
     if total < old_total or len(old_counts) != len(counts) or any(n < o for n, o in zip(counts, old_counts, strict=False)):
         old_counts, old_total, old_sum = [0.0] * len(counts), 0.0, 0.0
     sketch = Sketch()
-    low, below = 0.0, 0.0
-    for bound, count, old in zip(bounds, counts, old_counts, strict=True):
-        gained = count - old
-        if gained > below:
-            sketch.add_spread(low * scale, bound * scale, gained - below)
-        below = max(below, gained)
-        low = bound
-    above = (total - old_total) - below
+    sketch.sum = max(sum_ - old_sum, 0.0)
+    parts = _parts(bounds, [count - old for count, old in zip(counts, old_counts, strict=True)])
+    above = (total - old_total) - math.fsum(count for _, _, count in parts)
     if above > 0 and bounds:
-        index = bucket_index(bounds[-1] * scale)
-        sketch.buckets[index] = sketch.buckets.get(index, 0.0) + above
-        sketch.count += above
-    sketch.sum = max(sum_ - old_sum, 0.0) * scale
+        sketch.add_spread(bounds[-1] * scale, bounds[-1] * scale, above)
+    sketch.sum *= scale
+    others = math.fsum(low * count for low, _, count in parts) + max(above, 0.0) * (bounds[-1] if bounds else 0.0)
+    for low, high, count in parts:
+        end = high * scale
+        if low == 0.0:
+            end = min(end, _rounded_up(max(2 * (sketch.sum - others * scale) / count, end * FIRST_AT_LEAST)))
+        sketch.add_spread(low * scale, end, count)
     return sketch
+
+
+def _rounded_up(value: float) -> float:
+    """To a bucket's end, so that few different spreads are asked for."""
+    return math.pow(GAMMA, bucket_index(value))
+
+
+def _parts(bounds: Sequence[float], gained: Sequence[float]) -> list[tuple[float, float, float]]:
+    """(low, high, count) of the buckets that gained something, from cumulative gains."""
+    parts = []
+    low, below = 0.0, 0.0
+    for bound, count in zip(bounds, gained, strict=True):
+        if count > below:
+            parts.append((low, bound, count - below))
+        below = max(below, count)
+        low = bound
+    return parts
 
 
 def log_edges(low: float, high: float, count: int) -> list[float]:

@@ -23,7 +23,8 @@ BUCKET = np.dtype([("index", "<i2"), ("count", "<f4")])
 WIDTH = MAX_INDEX - MIN_INDEX + 1
 VALUES = np.array([bucket_value(MIN_INDEX + place) for place in range(WIDTH)])
 _SUMS = struct.Struct("<dd")
-_SUMS_AT = 4
+SUMS_AT = 4
+"""Where in a sketch's head its count and sum are, as float64; the head ends with them."""
 Counts = npt.NDArray[np.float64]
 
 
@@ -56,21 +57,18 @@ class Merged:
         first = np.argmax((self._cumulative >= rank[:, None]) & (self.counts > 0), axis=1)
         return [float(VALUES[place]) if total > 0 else None for place, total in zip(first, self.totals, strict=True)]
 
-    def means(self) -> list[float | None]:
-        """Per cell, within RELATIVE_ERROR."""
-        sums = self.counts @ VALUES
-        return [float(part / total) if total > 0 else None for part, total in zip(sums, self.totals, strict=True)]
-
-    def whole(self) -> Merged:
-        """All cells as one."""
-        return Merged(self.counts.sum(axis=0, keepdims=True))
-
     def histograms(self, edges: Sequence[float]) -> list[list[int]]:
         """Per cell the counts between neighbouring edges, as `Sketch.histogram` has them."""
         slots = np.searchsorted(np.array(edges[1:-1]), VALUES, side="left")
         places = np.zeros((WIDTH, len(edges) - 1))
         places[np.arange(WIDTH), slots] = 1.0
         return [[round(value) for value in row] for row in (self.counts @ places).tolist()]
+
+
+def mean_of(sums: bytes) -> float | None:
+    """The exact mean of sketches, from their (count, sum) as they are stored, one after another."""
+    count, total = np.frombuffer(sums, dtype="<f8").reshape(-1, 2).sum(axis=0)
+    return float(total / count) if count else None
 
 
 def pack(counts: Sequence[tuple[int, float]]) -> bytes:
@@ -87,7 +85,7 @@ def merge_stored(sketches: Iterable[bytes]) -> bytes | None:
     sketch = Sketch()
     for place in np.flatnonzero(buckets):
         sketch.buckets[MIN_INDEX + int(place)] = float(buckets[place])
-    for count, total in (_SUMS.unpack_from(each, _SUMS_AT) for each in stored):
+    for count, total in (_SUMS.unpack_from(each, SUMS_AT) for each in stored):
         sketch.count += count
         sketch.sum += total
     return sketch.to_bytes()

@@ -14,6 +14,7 @@ from controlplane.core.sketches import (
     RELATIVE_ERROR,
     BadSketch,
     Sketch,
+    bucket_value,
     from_cumulative,
     log_edges,
     merged,
@@ -97,6 +98,18 @@ def test_evenly_spread_values_are_off_by_little_and_cost_little(low: float, widt
     assert len(sketch.buckets) <= POINTS + 1
     off = width / POINTS / 2 + RELATIVE_ERROR * (low + width)
     assert sketch.quantile(q) == pytest.approx(low + q * width, abs=off * 1.01 + MIN_VALUE)
+
+
+@given(st.lists(st.floats(min_value=0.001, max_value=0.3), min_size=1, max_size=50))
+def test_the_sum_tells_where_in_a_wide_first_bucket_values_lie(of: list[float]) -> None:
+    sketch = from_cumulative((0.3, 0.5), (float(len(of)), float(len(of))), float(len(of)), sum(of), scale=1000)
+    mean = sum(value * count for value, count in ((bucket_value(i), n) for i, n in sketch.buckets.items())) / len(of)
+    assert mean == pytest.approx(min(1000 * sum(of) / len(of), 150), rel=0.06)
+
+
+def test_a_first_bucket_is_spread_as_widely_as_the_sum_and_the_other_buckets_allow() -> None:
+    sketch = from_cumulative((1.0, 2.0), (50.0, 100.0), 100.0, 60.0)
+    assert sketch.quantile(0.49) == pytest.approx(0.4, rel=0.1)  # 60 - 50 x 1 at most: 0.2 on average
 
 
 def test_a_counter_that_went_backwards_was_reset_and_counts_anew() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controlplane.telemetry.queries import figures
 from controlplane.telemetry.queries.pools import hits
-from controlplane.telemetry.queries.reading import ENGINES, Ask, Row, buckets, mean, most, newest, over, read, total
+from controlplane.telemetry.queries.reading import ENGINES, Ask, Row, buckets, latency, mean, most, newest, over, read, total
 from controlplane.telemetry.queries.results import EngineFigures, EngineSeries
 from controlplane.telemetry.queries.shaping import Course, Shape
 from controlplane.telemetry.queries.windows import Level, Window, cells, one_cell
@@ -13,19 +13,19 @@ COUNTED = (
     *("requests", "prompt_tokens", "generation_tokens", "prefix_queries", "prefix_hits", "preemptions"),
     *("transfers", "transfer_bytes", "transfers_failed", "leases_expired"),
 )
-LATENCIES = {f"{name}_ms": buckets(f"{name}_ms") for name in ("ttft", "itl", "queue", "transfer")}
+LATENCIES = ("ttft_ms", "itl_ms", "queue_ms", "transfer_ms")
 FIGURES = {
     **{name: total(name) for name in COUNTED},
     **{name: mean(name, "samples") for name in ("running", "waiting", "kv_usage")},
     **{name: most(name) for name in ("waiting_max", "kv_usage_max")},
     **{name: newest(name) for name in ("model", "state", "incarnation")},
     "samples": total("samples"),
-    **LATENCIES,
+    **dict(pick for name in LATENCIES for pick in latency(name).items()),
 }
 SERIES = {
     **{name: total(name) for name in ("prompt_tokens", "generation_tokens", "transfer_bytes")},
     **{name: mean(name, "samples") for name in ("running", "waiting", "kv_usage")},
-    **LATENCIES,
+    **{name: buckets(name) for name in LATENCIES},
 }
 
 

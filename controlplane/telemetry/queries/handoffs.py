@@ -5,12 +5,12 @@ from __future__ import annotations
 from controlplane.telemetry.queries import figures
 from controlplane.telemetry.queries.figures import Figure
 from controlplane.telemetry.queries.kv_results import HandoffSplit
-from controlplane.telemetry.queries.reading import MODELS, POOLS, Ask, buckets, read
+from controlplane.telemetry.queries.reading import MODELS, POOLS, Ask, latency, read
 from controlplane.telemetry.queries.shaping import Shape
 from controlplane.telemetry.queries.stored import stored
 from controlplane.telemetry.queries.windows import Level, Window, one_cell
 
-PARTS = {f"{name}_ms": buckets(f"{name}_ms") for name in ("transfer", "queue", "prefill")}
+PARTS = latency("transfer_ms") | latency("queue_ms") | latency("prefill_ms")
 
 
 def handoff_split(model: str, window: Window) -> HandoffSplit:
@@ -19,7 +19,7 @@ def handoff_split(model: str, window: Window) -> HandoffSplit:
     decode pool came by a handoff are its engines' queue and prefill times those of handoffs. Raises django.db.Error."""
     since, until = one_cell(window, Level.MINUTE)
     hours_until = stored().hours_until
-    seen = read(Ask(MODELS, {"model": model}, (), {"handoff_ms": buckets("handoff_ms")}, since, until), hours_until)
+    seen = read(Ask(MODELS, {"model": model}, (), latency("handoff_ms"), since, until), hours_until)
     told = read(Ask(POOLS, {"model": model, "role": "decode"}, (), PARTS, since, until), hours_until)
     whole = Shape(window, seen[0] if seen else None)
     engines = Shape(window, told[0] if told else None)

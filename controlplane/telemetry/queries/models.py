@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from controlplane.telemetry.queries import figures, model_seconds
 from controlplane.telemetry.queries.figures import ratio
-from controlplane.telemetry.queries.reading import MODELS, Ask, Row, buckets, over, read, total
+from controlplane.telemetry.queries.reading import MODELS, Ask, Row, buckets, latency, over, read, total
 from controlplane.telemetry.queries.results import ModelFigures, ModelSeries
 from controlplane.telemetry.queries.shaping import Course, Shape
 from controlplane.telemetry.queries.stored import stored
@@ -16,7 +16,7 @@ from controlplane.telemetry.queries.windows import Level, Window, cells, one_cel
 LATENCIES = ("ttft_ms", "itl_ms", "prefill_ms", "handoff_ms", "total_ms")
 SHOWN = ("ttft_ms", "itl_ms", "handoff_ms")
 TOTALS = {name: total(name) for name in model_seconds.SUMS}
-FIGURES = {**TOTALS, **{name: buckets(name) for name in LATENCIES}}
+FIGURES = TOTALS | dict(pick for name in LATENCIES for pick in latency(name).items())
 SERIES = {**TOTALS, **{name: buckets(name) for name in SHOWN}}
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from controlplane.telemetry.queries import figures
 from controlplane.telemetry.queries.kv_results import PairFigures, PairSeries
-from controlplane.telemetry.queries.reading import MODELS, PAIRS, Ask, Row, buckets, over, read, total
+from controlplane.telemetry.queries.reading import MODELS, PAIRS, Ask, Row, buckets, latency, over, read, total
 from controlplane.telemetry.queries.shaping import Course, Shape
 from controlplane.telemetry.queries.stored import stored
 from controlplane.telemetry.queries.windows import Level, Window, cells, one_cell
 
 KEY = ("prefill", "decode")
 TOTALS = ("handoffs", "failed", "kv_bytes")
-PICKS = {**{name: total(name) for name in TOTALS}, "handoff_ms": buckets("handoff_ms")}
+COUNTS = {name: total(name) for name in TOTALS}
+FIGURES = COUNTS | latency("handoff_ms")
+SERIES = COUNTS | {"handoff_ms": buckets("handoff_ms")}
 MINUTES_FOR_S = 86_400
 """Minutes of pairs are kept for days only: longer windows begin and end at a whole hour."""
 
@@ -24,7 +26,7 @@ def pair_figures(model: str, window: Window) -> list[PairFigures]:
     recorded = read(Ask(MODELS, {"model": model}, (), {}, since, until), hours_until)
     if not recorded:
         return []
-    rows = read(Ask(PAIRS, {"model": model}, KEY, PICKS, since, until), hours_until)
+    rows = read(Ask(PAIRS, {"model": model}, KEY, FIGURES, since, until), hours_until)
     return [_figures(model, _covered(row, recorded[0]), window) for row in rows]
 
 
@@ -55,7 +57,7 @@ def pair_series(model: str, prefill: str, decode: str, window: Window) -> PairSe
     where = {"model": model, "prefill": prefill, "decode": decode}
     nothing = {**dict.fromkeys(TOTALS, 0.0), "handoff_ms": None}
     found = {row["cell"]: row | nothing for row in read(over(MODELS, {"model": model}, (), {}, chart), hours_until)}
-    for row in read(over(PAIRS, where, KEY, PICKS, chart), hours_until):
+    for row in read(over(PAIRS, where, KEY, SERIES, chart), hours_until):
         found[row["cell"]] = _covered(row, found.get(row["cell"], row))
     course = Course(chart, list(found.values()))
     return PairSeries(

@@ -10,6 +10,7 @@ from controlplane.telemetry.queries.reading import (
     Ask,
     Row,
     buckets,
+    latency,
     mean,
     most,
     over,
@@ -33,7 +34,9 @@ FIGURES = {
     "kv_usage": mean("kv_usage", "engines"),
     "engines": most("engines"),
     "preemptions": total("preemptions"),
-    **{f"{name}_ms": buckets(f"{name}_ms") for name in ("queue", "ttft", "itl")},
+    **latency("queue_ms"),
+    **latency("ttft_ms"),
+    **latency("itl_ms"),
 }
 GPU_SERIES = {**effective.PICKS, **ACTIVITY}
 LATENCIES = {f"{name}_ms": buckets(f"{name}_ms") for name in ("queue", "itl")}

@@ -14,6 +14,7 @@ from django.db import connection
 from psycopg import sql
 
 from controlplane.core.sketches import HEAD_BYTES
+from controlplane.telemetry.merging import SUMS_AT
 from controlplane.telemetry.queries.windows import Cells, Level
 from controlplane.telemetry.tables import (
     ENGINE_10S,
@@ -79,6 +80,14 @@ def buckets(column: str) -> Pick:
     """The buckets of all sketches, one after another; None: there are none."""
     form = sql.SQL("string_agg(substr({0}, {1}), ''::bytea)").format(sql.Identifier(column), sql.Literal(HEAD_BYTES + 1))
     return Pick((column,), form)
+
+
+def latency(column: str) -> dict[str, Pick]:
+    """Buckets, and under `<column>_sums` the exact counts and sums of the sketches: (count, sum) as float64, one after
+    another."""
+    form = sql.SQL("string_agg(substr({0}, {1}, {2}), ''::bytea)")
+    heads = form.format(sql.Identifier(column), sql.Literal(SUMS_AT + 1), sql.Literal(HEAD_BYTES - SUMS_AT))
+    return {column: buckets(column), f"{column}_sums": Pick((column,), heads)}
 
 
 def newest(column: str) -> Pick:

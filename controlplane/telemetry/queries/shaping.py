@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.telemetry.merging import Merged
+from controlplane.telemetry.merging import Merged, mean_of
 from controlplane.telemetry.queries import figures
 from controlplane.telemetry.queries.figures import Figure, Latency, LatencyHeat, LatencySeries, Series
 from controlplane.telemetry.queries.reading import Row
@@ -37,6 +37,7 @@ class Shape:
         return self.figure(lambda row: figures.ratio(row[name], row["covered_s"]), unit, count)
 
     def latency(self, name: str) -> Latency:
+        """Of what `reading.latency` picked."""
         merged = Merged.of(1, [(0, self.row[name] or b"")] if self.row else [])
         count = float(merged.totals[0])
 
@@ -44,7 +45,7 @@ class Shape:
             return self.figure(lambda _: value, figures.MS, lambda _: count)
 
         p50, p90, p99 = (one(merged.quantiles(q)[0]) for q in (0.5, 0.9, 0.99))
-        return Latency(p50, p90, p99, one(merged.means()[0]))
+        return Latency(p50, p90, p99, one(mean_of(self.row[f"{name}_sums"] or b"") if self.row else None))
 
     def _of(self, value: Value | str) -> float | None:
         if self.row is None:
