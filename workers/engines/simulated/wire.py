@@ -1,8 +1,8 @@
 """Messages between two simulated engines on their side ports: JSON objects behind a 4-byte length.
 
-Destination -> source: hello, start, read, stop, done, renew. Source -> destination: hello, rate, kv. Between the ranks of one
-engine: see gang. The data itself never travels: a transfer takes the time that the bytes would, then the destination reads
-what the blocks contain.
+Destination -> source: hello, start, read, stop, done, renew. Source -> destination: hello, rate, kv. Between the ranks of
+one engine: see gang. The data itself never travels: a transfer takes the time that the bytes would, then the destination
+reads what the blocks contain.
 """
 
 from __future__ import annotations
