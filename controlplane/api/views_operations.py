@@ -98,10 +98,10 @@ def waiting(view: Callable[..., HttpResponseBase]) -> Callable[..., Any]:
 
 async def _wait(operation: int, tag: str, seconds: float, until_ended: bool) -> None:
     try:
-        async with asyncio.timeout(seconds), watcher().watching(operation):
-            seen = await watcher().changed(operation, tag, seconds)
+        async with asyncio.timeout(seconds), watcher().watching(operation) as since:
+            seen = await watcher().changed(operation, tag, seconds, since)
             while seen and until_ended and not seen.ended:
-                seen = await watcher().changed(operation, seen.tag, seconds)
+                seen = await watcher().changed(operation, seen.tag, seconds, since)
     except TimeoutError:
         pass
 
@@ -126,7 +126,7 @@ async def _events(operation: int, first: Seen, known: str) -> AsyncIterator[byte
     yield f"retry: {RETRY_MS}\n\n".encode()
     seen: Seen | None = first
     tag = known
-    async with watcher().watching(operation):
+    async with watcher().watching(operation) as since:
         while True:
             if seen is None:
                 yield b": alive\n\n"
@@ -136,7 +136,7 @@ async def _events(operation: int, first: Seen, known: str) -> AsyncIterator[byte
             if seen is not None and seen.ended:
                 yield _event("end", tag, b"{}")
                 return
-            seen = await watcher().changed(operation, tag, ALIVE_EVERY_S)
+            seen = await watcher().changed(operation, tag, ALIVE_EVERY_S, since)
 
 
 def _event(name: str, id: str, data: bytes) -> bytes:

@@ -41,19 +41,22 @@ class Watcher:
     def __init__(self) -> None:
         self._watched: Counter[int] = Counter()
         self._newest: dict[int, Seen] = {}
+        self._begun = self._done = 0
+        """Readings begun, and the one that `_newest` is of."""
         self._read = asyncio.Condition()
         self._reader: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="watch-operations")
 
     @asynccontextmanager
-    async def watching(self, operation: int) -> AsyncIterator[None]:
-        """Within it `changed` may be asked for. Raises Problem if too many wait already."""
+    async def watching(self, operation: int) -> AsyncIterator[int]:
+        """Within it `changed` may be asked for, with the number that it gives: a reading that had begun before may show the
+        operation as it was before the caller looked. Raises Problem if too many wait already."""
         self.refuse_if_full()
         self._watched[operation] += 1
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._follow())
         try:
-            yield
+            yield self._begun
         finally:
             self._watched[operation] -= 1
             if not self._watched[operation]:
@@ -65,11 +68,16 @@ class Watcher:
         if self._watched.total() >= MAX_WAITING:
             raise Problem(503, "unavailable", "Too many clients wait for operations here: ask without waiting.")
 
-    async def changed(self, operation: int, seen: str, timeout_s: float) -> Seen | None:
-        """What the operation is once its tag is another than `seen`; None if that does not come within `timeout_s`."""
+    async def changed(self, operation: int, seen: str, timeout_s: float, since: int) -> Seen | None:
+        """What the operation is once its tag is another than `seen`; None if that does not come within `timeout_s`.
+        `since`: as `watching` gave it."""
+
+        def is_news() -> bool:
+            return self._done > since and operation in self._newest and self._newest[operation].tag != seen
+
         try:
             async with asyncio.timeout(timeout_s), self._read:
-                await self._read.wait_for(lambda: operation in self._newest and self._newest[operation].tag != seen)
+                await self._read.wait_for(is_news)
                 return self._newest[operation]
         except TimeoutError:
             return None
@@ -78,8 +86,10 @@ class Watcher:
         loop = asyncio.get_running_loop()
         while self._watched:
             try:
+                self._begun += 1
                 found = await loop.run_in_executor(self._thread, _read, list(self._watched))
                 self._newest = {operation: seen for operation, seen in found.items() if operation in self._watched}
+                self._done = self._begun
             except (DatabaseError, InterfaceError):
                 pass  # away for now: who waits is told nothing new
             async with self._read:
