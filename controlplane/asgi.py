@@ -36,8 +36,11 @@ if not settings.SECRET_KEY_FILE.is_file():
 
 
 def _close_connections(**_: Any) -> None:
-    """Each request has a thread of its own here: a connection that stayed open would never be used again."""
-    connections.close_all()
+    """Each request has a thread of its own here: a connection that stayed open would never be used again. One with an open
+    transaction belongs to somebody else, as Django's own handler of this signal takes it too."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 request_finished.connect(_close_connections)
