@@ -79,8 +79,15 @@ function askToStart() {
     confirm: gettext("Start run"),
     send: (reason) => draft.order({ reason }),
     done: ({ operation }) => run.show(operation),
-    refused: (told) => (told.kind === "stale" ? wasOld(told) : feeds.repaint()),
+    refused: wasRefused,
   });
+}
+
+// What is in the way is followed, even if it has ended since: the draft was made of the model as it was before.
+function wasRefused(told) {
+  if (told.kind === "stale") wasOld(told);
+  else if (told.operation) run.noticed(told.operation);
+  else feeds.repaint();
 }
 
 async function newDraft() {
