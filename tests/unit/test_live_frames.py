@@ -103,7 +103,7 @@ def test_a_subscription_names_topics_once() -> None:
         ('{"subscribe": "fleet"}', "bad_message"),
         ('{"subscribe": [1]}', "bad_message"),
         ('{"subscribe": ["' + '","'.join("abcdefghijklmnopqrstuvwxyz0123456789") + '"]}', "too_many_topics"),
-        ('{"subscribe": ["fleet", "operation:1"]}', "unknown_topic"),
+        ('{"subscribe": ["fleet", "operation:0"]}', "unknown_topic"),
         ('{"subscribe": ["model:"]}', "unknown_topic"),
         ('{"subscribe": ["model:a\\u0000"]}', "unknown_topic"),
     ],
