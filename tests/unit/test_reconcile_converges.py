@@ -14,6 +14,8 @@ from tests.unit.fleet_rig import NODES, ROLES, Rig
 
 MODES: tuple[Mode, ...] = ("monolithic", "disaggregated", "conditional")
 SIZE = st.integers(1, 3)
+NOWHERE_TO_STAY = ("roll_out", "set_canary", "end_canary")
+"""Operations whose cancelling is refused (control.actions.steering): half-way they would leave launches or arms mixed."""
 
 
 class Fleet(RuleBasedStateMachine):
@@ -67,10 +69,14 @@ class Fleet(RuleBasedStateMachine):
     def the_operation_is_resumed(self) -> None:
         self.rig.paused(False)
 
-    @precondition(lambda self: self.rig.operation and self.rig.operation.state in ("running", "paused"))
+    @precondition(lambda self: self._can_be_cancelled())
     @rule()
     def the_operation_is_cancelled(self) -> None:
         self.rig.cancel()
+
+    def _can_be_cancelled(self) -> bool:
+        operation = self.rig.operation
+        return operation is not None and operation.state in ("running", "paused") and operation.verb not in NOWHERE_TO_STAY
 
     # --- what happens to the fleet ---------------------------------------------------------------------------------------
 
