@@ -6,7 +6,8 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from controlplane.core.codec import decode, encode
 from controlplane.core.fake_node import FakeNode
 from controlplane.core.protocol import Command, EngineFact, RouterFact, RoutingTable
 from controlplane.core.signing import node_key, router_key, seal, table_key, unseal
+from tests.integration.agent_kit import AgentKit
 
 ANN = Actor("ann", "admin")
 
@@ -32,6 +34,18 @@ def until(what: str, check: Callable[[], Any], timeout_s: float = 60.0) -> Any:
         assert time.monotonic() < deadline, f"still not {what} after {timeout_s:g} s"
         time.sleep(0.02)
     return value
+
+
+@contextlib.contextmanager
+def real_agent(url: str, folder: Path, accelerators: str = "sim:4xh100-sxm") -> Iterator[AgentKit]:
+    """An agent as nodes run it, whose key is the fleet's for its node."""
+    kit = AgentKit(url, folder, ("-m", "workers"), accelerators)
+    kit.key = node_key(config().fleet_secret(), kit.node)
+    kit.key_file.write_bytes(kit.key)
+    try:
+        yield kit.start()
+    finally:
+        kit.close()
 
 
 class FakeFleet:
@@ -179,3 +193,11 @@ class Gate:
                 each.shutdown(socket.SHUT_RDWR)
         self._live.discard(source)
         source.close()
+
+
+@contextlib.contextmanager
+def router_alone(url: str) -> Iterator[FakeFleet]:
+    """No nodes of its own: only a router that applies tables."""
+    fleet = FakeFleet(url, names=())
+    yield fleet
+    fleet.close()

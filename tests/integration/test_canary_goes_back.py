@@ -22,11 +22,11 @@ from controlplane.control.probing import probe_pair
 from controlplane.core import names
 from controlplane.core.codec import decode
 from controlplane.core.protocol import EngineRoute, RoutingTable
-from controlplane.core.signing import engine_key, node_key, table_key, unseal
+from controlplane.core.signing import engine_key, table_key, unseal
 from controlplane.fleet import models
 from controlplane.physics.catalog import CONFIGS
 from tests.integration.agent_kit import AgentKit, until
-from tests.integration.control_kit import ANN, new_loop
+from tests.integration.control_kit import ANN, new_loop, real_agent
 from tests.integration.router_process import RouterProcess, router_process
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,13 +37,8 @@ LIMITS = {"session_s": 0, "settle_s": 0, "min_step_s": 0, "min_sessions": 10_000
 
 @pytest.fixture
 def agent(valkey: redis.Redis, valkey_url: str, tmp_path: Path) -> Iterator[AgentKit]:
-    kit = AgentKit(valkey_url, tmp_path, command=("-m", "workers"))
-    kit.key = node_key(config().fleet_secret(), kit.node)
-    kit.key_file.write_bytes(kit.key)
-    try:
-        yield kit.start()
-    finally:
-        kit.close()
+    with real_agent(valkey_url, tmp_path) as kit:
+        yield kit
 
 
 class Fleet:

@@ -22,28 +22,21 @@ from controlplane.core.signing import engine_key, node_key
 from controlplane.fleet import models
 from controlplane.physics.catalog import CONFIGS
 from tests.integration.agent_kit import AgentKit
-from tests.integration.control_kit import ANN, FakeFleet, new_loop, until
+from tests.integration.control_kit import ANN, FakeFleet, new_loop, real_agent, router_alone, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
 def agent(valkey: redis.Redis, valkey_url: str, tmp_path: Path) -> Iterator[AgentKit]:
-    kit = AgentKit(valkey_url, tmp_path, command=("-m", "workers"))
-    kit.key = node_key(config().fleet_secret(), kit.node)
-    kit.key_file.write_bytes(kit.key)
-    try:
-        yield kit.start()
-    finally:
-        kit.close()
+    with real_agent(valkey_url, tmp_path) as kit:
+        yield kit
 
 
 @pytest.fixture
 def router(valkey_url: str) -> Iterator[FakeFleet]:
-    """No nodes of its own: only a router that applies tables."""
-    fleet = FakeFleet(valkey_url, names=())
-    yield fleet
-    fleet.close()
+    with router_alone(valkey_url) as fleet:
+        yield fleet
 
 
 def test_engines_live_and_die_as_their_rows_say(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,16 +15,15 @@ from django.core.management import call_command
 
 from controlplane.api.bodies import NewModelBody, new_model
 from controlplane.api.documents import PoolSize
-from controlplane.config import config
 from controlplane.control import actions
 from controlplane.control.newmodel import NewModel, NewPool
 from controlplane.control.refused import Refused
 from controlplane.core.protocol import EngineFact
-from controlplane.core.signing import engine_key, node_key
+from controlplane.core.signing import engine_key
 from controlplane.fleet import models
 from controlplane.physics.catalog import CONFIGS
 from tests.integration.agent_kit import AgentKit
-from tests.integration.control_kit import ANN, FakeFleet, new_loop, until
+from tests.integration.control_kit import ANN, FakeFleet, new_loop, real_agent, router_alone, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,27 +33,17 @@ PROMPT = {"model": "m", "prompt": "one two three", "max_tokens": 8, "temperature
 @pytest.fixture
 def agents(valkey: redis.Redis, valkey_url: str, tmp_path: Path) -> Iterator[list[AgentKit]]:
     """Two nodes with one GPU each."""
-    kits = []
-    try:
-        for name in ("one", "two"):
-            folder = tmp_path / name
+    with ExitStack() as stack:
+        folders = [tmp_path / name for name in ("one", "two")]
+        for folder in folders:
             folder.mkdir()
-            kit = AgentKit(valkey_url, folder, command=("-m", "workers"), accelerators="sim:1xh100-sxm")
-            kits.append(kit)
-            kit.key = node_key(config().fleet_secret(), kit.node)
-            kit.key_file.write_bytes(kit.key)
-            kit.start()
-        yield kits
-    finally:
-        for kit in kits:
-            kit.close()
+        yield [stack.enter_context(real_agent(valkey_url, folder, "sim:1xh100-sxm")) for folder in folders]
 
 
 @pytest.fixture
 def router(valkey_url: str) -> Iterator[FakeFleet]:
-    fleet = FakeFleet(valkey_url, names=())
-    yield fleet
-    fleet.close()
+    with router_alone(valkey_url) as fleet:
+        yield fleet
 
 
 def test_an_engine_of_two_nodes_serves_dies_and_returns_as_a_whole(agents: list[AgentKit], router: FakeFleet) -> None:
