@@ -20,6 +20,7 @@ from controlplane.core.modelconfig import read_shape
 from controlplane.fleet import models
 from controlplane.physics.catalog import CONFIGS, config_names, read_config
 from tests.integration.control_kit import ANN, until
+from tests.integration.control_rows import refusal
 
 pytestmark = pytest.mark.django_db
 
@@ -46,19 +47,6 @@ def model(node: models.Node) -> models.Model:
         models.Engine.objects.create(id=f"e-{number}", model=row, role=role, number=number, kind="simulated", state="ready")
     models.Operation.objects.update(state="done")
     return row
-
-
-def counts() -> list[int]:
-    tables = (models.Model, models.Pool, models.Node, models.Operation, models.Step, models.AuditEntry)
-    return [table.objects.count() for table in tables]
-
-
-def refusal(action: Any, *args: Any, **options: Any) -> Refused:
-    before = counts()
-    with pytest.raises(Refused) as refused:
-        action(*args, **options)
-    assert counts() == before, "a refusal left something behind"
-    return refused.value
 
 
 def test_registering_a_model_makes_its_pools_operation_and_audit_entry(node: models.Node) -> None:
