@@ -24,8 +24,6 @@ from controlplane.core.protocol import OnPrefillLoss
 from controlplane.fleet.models import Mode, Role
 
 MAX_ITEMS = 64
-POOL_CHARS = 48
-"""Of a pool's name: its role, or arm/role."""
 
 
 @extend_schema_field(ANY_OBJECT)
