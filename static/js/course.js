@@ -3,6 +3,7 @@ import { read } from "./act.js";
 import { el, svg } from "./dom.js";
 import { clock, latencyText } from "./format.js";
 import { gettext } from "./i18n.js";
+import { brokenLine } from "./meters.js";
 import { stepVerb } from "./opwords.js";
 import { emptied, failed } from "./panels.js";
 
@@ -14,18 +15,8 @@ const EDGE = 0.92; // a name further right than this ends at its line
 const NEAR = 0.07; // names of steps nearer than this share of the width are left out
 
 function line(values, y) {
-  let pen = "M";
-  let path = "";
-  values.forEach((value, index) => {
-    if (value == null) {
-      pen = "M";
-      return;
-    }
-    const x = values.length > 1 ? Math.round((10 * WIDTH * index) / (values.length - 1)) / 10 : WIDTH;
-    path += `${pen}${x} ${y(value)}${values[index + 1] == null && pen === "M" ? "h.1" : ""}`;
-    pen = "L";
-  });
-  return path;
+  const last = values.length - 1;
+  return brokenLine(values, (index) => (last ? Math.round((10 * WIDTH * index) / last) / 10 : WIDTH), y, "h.1");
 }
 
 function chart(title, values, limit, starts, steps) {

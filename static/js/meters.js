@@ -28,12 +28,9 @@ export function limitMeter(node, value, limit) {
   return meter(node, parts, Math.max(limit * 1.2, value * 1.05), limit);
 }
 
-// The path of a sparkline. A missing sample breaks the line; it is never joined and never 0.
-function sparkPath(values) {
-  const known = values.filter((value) => value != null);
-  if (known.length < 2) return "";
-  const low = Math.min(...known);
-  const range = Math.max(...known) - low || 1;
+// The path of a line through values at x(index), y(value). A missing one breaks it; it is never joined and never 0. `dot` is
+// drawn where a value stands alone.
+export function brokenLine(values, x, y, dot = "") {
   let pen = "M";
   let path = "";
   values.forEach((value, index) => {
@@ -41,10 +38,18 @@ function sparkPath(values) {
       pen = "M";
       return;
     }
-    path += `${pen}${round((100 * index) / (values.length - 1))} ${round(24 - (22 * (value - low)) / range)}`;
+    path += `${pen}${x(index)} ${y(value)}${values[index + 1] == null && pen === "M" ? dot : ""}`;
     pen = "L";
   });
   return path;
+}
+
+function sparkPath(values) {
+  const known = values.filter((value) => value != null);
+  if (known.length < 2) return "";
+  const low = Math.min(...known);
+  const range = Math.max(...known) - low || 1;
+  return brokenLine(values, (index) => round((100 * index) / (values.length - 1)), (value) => round(24 - (22 * (value - low)) / range));
 }
 
 export function spark(className = "ln thin x2") {
