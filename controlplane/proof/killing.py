@@ -77,11 +77,13 @@ class Matrix:
         return Result(cell, True, killed, state, outcome, settled_s, len(lost), problems)
 
     def bring(self, shape: Shape) -> None:
-        """The model in this mode with pools of these sizes, no canary, no engine held, and everything settled. Raises
+        """The model in this mode with pools of these sizes, no canary, no engine held, everything settled, and the kills of
+        earlier cells forgotten: an engine that dies again and again waits ever longer for its next start. Raises
         AssertionError if it does not get there."""
         self._settle()
         while _again(lambda: self._nearer(shape)):
             self._settle()
+        _again(lambda: models.Engine.objects.filter(failures__gt=0).update(failures=0))
 
     def _nearer(self, shape: Shape) -> bool:
         """Ask for one change towards `shape`; False if nothing is left to do."""
