@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 import psutil
 
+from controlplane.common.stream_end import StreamEnd
 from controlplane.common.valkey import UNREACHABLE, connect, describe
 from controlplane.core import names
 from controlplane.core.codec import encode
@@ -49,6 +50,7 @@ class Sampler:
         self._config, self._agent, self._probe = config, agent, probe
         self._client = connect(config.telemetry_url, SEND_TIMEOUT_S)
         self._maker = RecordMaker(config.node)
+        self._end = StreamEnd()
         self._reachable = True
 
     async def run(self) -> None:
@@ -92,10 +94,11 @@ class Sampler:
     async def _send(self, records: list[bytes]) -> None:
         pipeline = self._client.pipeline(transaction=False)
         for record in records:
-            pipeline.xadd(names.TELEMETRY_STREAM, {"r": record}, maxlen=names.TELEMETRY_MAXLEN, approximate=True)
+            pipeline.xadd(names.TELEMETRY_STREAM, {"r": record}, **self._end.options())
+        pipeline.xlen(names.TELEMETRY_STREAM)
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
-                await pipeline.execute()
+                self._end.note(await pipeline.execute())
             self._reachable = True
         except UNREACHABLE as error:
             self.dropped += len(records)

@@ -62,7 +62,8 @@ LOADS_CHANNEL = "loads"  # message: signed Reservations of a router process, sev
 FACT_TTL_S = 15
 FACT_EVERY_S = 5
 TELEMETRY_STREAM = "telemetry"
-TELEMETRY_MAXLEN = 60_000
+TELEMETRY_KEPT_S = 600  # of the stream at least: what ingest can make up for after a death or an outage
+TELEMETRY_AT_LEAST = 60_000  # entries are kept, whatever their age
 LIVE_CHANNEL_GROUP = "live"  # channel-layer group prefix: live.<topic with ':' as '.'>
 
 

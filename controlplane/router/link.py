@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from controlplane.common.stream_end import StreamEnd
 from controlplane.common.valkey import UNREACHABLE, connect
 from controlplane.core import names, signing
 from controlplane.core.codec import decode, encode
@@ -42,6 +43,7 @@ class Link:
         self._key = signing.router_key(secret)
         self._broker = connect(url, ANSWER_S, max_connections=None)
         self._stream = connect(telemetry_url, ANSWER_S, max_connections=None) if telemetry_url != url else self._broker
+        self._end = StreamEnd()
         self._seq = 0
         self._booted_at = time.time()
         self._unsaid_eras: dict[str, CacheEra] = {}
@@ -260,7 +262,10 @@ class Link:
 
     async def _flush(self) -> None:
         while (message := self._outbox.next_message()) is not None:
-            await self._stream.xadd(names.TELEMETRY_STREAM, {"r": message}, maxlen=names.TELEMETRY_MAXLEN, approximate=True)
+            pipeline = self._stream.pipeline(transaction=False)
+            pipeline.xadd(names.TELEMETRY_STREAM, {"r": message}, **self._end.options())
+            pipeline.xlen(names.TELEMETRY_STREAM)
+            self._end.note(await pipeline.execute())
             self._outbox.confirmed()
 
 
