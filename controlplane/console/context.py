@@ -9,6 +9,8 @@ from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext
 
+from controlplane.control.actor import RANK, Actor
+
 THEME_COOKIE = "theme"
 THEMES = ("dark", "light")
 ROLES = ("admin", "operator", "owner", "viewer")
@@ -37,7 +39,16 @@ def role(user: User | AnonymousUser) -> str:
     return next((words[name] for name in ROLES if name in held), gettext("no role"))
 
 
+def read_only(user: User | AnonymousUser) -> bool:
+    """Whether a signed-in user may change nothing anywhere, whoever owns it."""
+    return user.is_authenticated and RANK[Actor.of_user(user).role] == RANK["viewer"]
+
+
 def console(request: HttpRequest) -> dict[str, Any]:
     """Template context processor. The role is looked up only by a page that shows it."""
     user = getattr(request, "user", AnonymousUser())
-    return {"theme": theme(request), "role": SimpleLazyObject(lambda: role(user))}
+    return {
+        "theme": theme(request),
+        "role": SimpleLazyObject(lambda: role(user)),
+        "read_only": SimpleLazyObject(lambda: read_only(user)),
+    }

@@ -7,10 +7,11 @@ from django.urls import path
 from django.views.decorators.cache import never_cache
 from django.views.i18n import JavaScriptCatalog, set_language
 
-from controlplane.console import acts, history, operations, rebalance, views
+from controlplane.console import acts, find, history, operations, rebalance, views
 
 urlpatterns = [
     path("", views.fleet, name="fleet"),
+    path("find", find.page, name="find"),
     path("history/gpus", history.gpus, name="history_gpus"),
     path("operations", operations.operations, name="operations"),
     path("operations/<int:number>", operations.operation, name="operation"),

@@ -1,0 +1,63 @@
+"""The search of the top bar: what exists, by name or number. One hit is gone to at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from controlplane.fleet import models
+
+MAX_CHARS = 150
+SHOWN = 20
+"""Hits of each kind."""
+MAX_NUMBER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Hit:
+    kind: str
+    name: str
+    note: str
+    url: str
+    exact: bool
+    """What was typed is its whole name."""
+
+
+@require_safe
+@never_cache
+@login_required
+def page(request: HttpRequest) -> HttpResponse:
+    """?q=: to the one thing of that name, else the list of what has it in its name."""
+    asked = request.GET.get("q", "").replace("\x00", "").strip()[:MAX_CHARS]
+    hits = find(asked) if asked else []
+    certain = [hit for hit in hits if hit.exact] or hits
+    if len(certain) == 1:
+        return redirect(certain[0].url)
+    return render(request, "console/find.html", {"asked": asked, "hits": hits})
+
+
+def find(asked: str) -> list[Hit]:
+    """What matches, exact names first. Raises django.db.Error."""
+    hits = [*_models(asked), *_operations(asked)]
+    return sorted(hits, key=lambda hit: not hit.exact)
+
+
+def _models(asked: str) -> Iterator[Hit]:
+    for row in models.Model.objects.filter(name__icontains=asked)[:SHOWN]:
+        note = row.get_mode_display()
+        yield Hit(gettext("model"), row.name, note, reverse("rebalance", args=[row.name]), row.name == asked)
+
+
+def _operations(asked: str) -> Iterator[Hit]:
+    if not (asked.isascii() and asked.isdigit() and int(asked) < MAX_NUMBER):
+        return
+    for row in models.Operation.objects.filter(pk=int(asked)):
+        yield Hit(gettext("operation"), asked, row.reason, reverse("operation", args=[row.pk]), True)
