@@ -36,6 +36,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "knox",
     "controlplane.fleet",
+    "controlplane.alerts",
     "controlplane.physics",
     "controlplane.telemetry",
     "controlplane.control",
