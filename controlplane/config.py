@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from controlplane.common.files import read_key
+from controlplane.common.places import read_place
 from controlplane.core.engine_args import ArgumentRefused, clean_kv_events
 
 
@@ -28,6 +29,8 @@ class Config(BaseSettings):
     debug: bool = False
     kv_events: str = ""
     """tcp://ADDRESS:PORT that collects KV events: engines started from now on connect to it. Empty: they tell none."""
+    metrics: str = ""
+    """ADDRESS:PORT on which this process serves /metrics (control workers and ingest; web has its own). Empty: nowhere."""
     require_key: bool = False
     """Routers ask clients on their own machine for an API key too. Others need one always."""
     api_reads_per_minute: int = Field(default=6000, ge=1)
@@ -48,6 +51,13 @@ class Config(BaseSettings):
         except ArgumentRefused as refusal:
             raise ValueError(refusal.problem) from refusal
         return endpoint
+
+    @field_validator("metrics")
+    @classmethod
+    def _place(cls, text: str) -> str:
+        if text:
+            read_place(text)
+        return text
 
     def fleet_secret(self) -> bytes:
         """The fleet secret. Raises BadKey."""

@@ -89,6 +89,15 @@ class FactReader:
                 routers.append(fact)
         return Facts(agents, tuple(routers))
 
+    def ages(self, now: float) -> dict[str, float]:
+        """Seconds since the newest fact of each source was heard, by "<kind>:<name>". May be asked by any thread."""
+        return {key.removeprefix("fact:"): now - heard.since for key, heard in dict(self._heard).items()}
+
+    @property
+    def refused(self) -> int:
+        """How many keys hold a fact that is not believed now."""
+        return len(self._said)
+
     def _believed(self, key: str, value: bytes, nodes: Mapping[str, Boot], now: float) -> AgentFact | RouterFact | None:
         kind, _, name = key.removeprefix("fact:").partition(":")
         try:

@@ -25,6 +25,7 @@ from controlplane.control.canaries import advance_canaries
 from controlplane.control.facts import Boot, FactReader, Facts
 from controlplane.control.gather import gather
 from controlplane.control.leases import lease
+from controlplane.control.metrics import Seen, TickCounts, TickEnd
 from controlplane.control.operations import advance_operations, forget_retired, read_open
 from controlplane.control.publish import TablePublisher
 from controlplane.control.record import record_engines, record_losses, record_nodes
@@ -72,6 +73,7 @@ class Loop:
         self.link_since: float | None = None
         self.ticked_s = 0.0
         """Seconds of this process's CPU that ticks have taken, ever."""
+        self.counts = TickCounts()
         self._busy = threading.Lock()
         self._again = threading.Event()
         self._trouble = ""
@@ -90,14 +92,10 @@ class Loop:
 
     def _guarded_tick(self) -> None:
         """A tick that survives PostgreSQL and Valkey going away: it says so once and leaves the rest to the next beat."""
+        end: TickEnd = "failed"
         try:
             close_old_connections()
-            for _ in range(TURNS):
-                with lease("tick", self.holder, LEASE_S) as mine:
-                    if mine:
-                        self.tick()
-                        break
-                time.sleep(TURN_S)
+            end = self._tick_in_turn()
         except redis.RedisError as error:
             self.link_since = None
             self._say(f"Valkey cannot be used: {type(error).__name__}")
@@ -110,6 +108,17 @@ class Loop:
             close_old_connections()
         else:
             self._say("")
+        self.counts.ends[end] += 1
+
+    def _tick_in_turn(self) -> TickEnd:
+        for _ in range(TURNS):
+            with lease("tick", self.holder, LEASE_S) as mine:
+                if mine:
+                    with self.counts.seconds.time():
+                        self.tick()
+                    return "done"
+            time.sleep(TURN_S)
+        return "waited"
 
     def tick(self) -> Plan:
         """One whole tick; the caller holds the lease. Returns the last pass's plan."""
@@ -131,6 +140,7 @@ class Loop:
             self._again.set()  # what is desired has changed: plan for it now
         forget_retired()
         advance_canaries(self.valkey, self._router_key, self.memory.said)
+        self.counts.seen = Seen(world, table.stamp, time.time())
         self.valkey.set(names.CONTROL_KEY, f"{time.time():.3f}")
         return plan
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 from celery.signals import worker_init, worker_ready, worker_shutting_down
 from django.db import Error as DatabaseError
 from django.db import close_old_connections
+from prometheus_client.metrics_core import Metric
 
 from controlplane.celery import app
 from controlplane.common.files import BadKey
+from controlplane.common.metrics import registry, serve
+from controlplane.common.places import read_place
 from controlplane.config import config
 from controlplane.control import commands
 from controlplane.control.loop import Loop
 from controlplane.control.measured import measure_finished
+from controlplane.control.metrics import control_series
 from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
 from controlplane.control.probing import Prober
 from controlplane.telemetry.hours import roll_up
@@ -79,6 +85,20 @@ def _refuse_without_secret(**_: Any) -> None:
 def _start_pacer(**_: Any) -> None:
     loop = the_loop()
     _pacer.start(app, lambda: loop.ticked_s)
+    _serve_metrics()
+
+
+@cache
+def _serve_metrics() -> None:
+    """Once, however often the worker reconnects to its broker."""
+    if not (place := config().metrics):
+        return
+    loop = the_loop()
+
+    def collect() -> Iterable[Metric]:
+        return control_series(loop.counts, loop.ticked_s, loop.reader.ages(time.monotonic()), loop.reader.refused)
+
+    serve(read_place(place), registry(collect))
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
