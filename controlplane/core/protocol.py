@@ -578,6 +578,8 @@ class RequestRow:
     """A 64-bit hash of the session, else of the request's id, as 16 hex digits."""
     arm: str = "main"
     """Of the engines that served it; with reason canary_unavailable those of main instead of its own."""
+    team: str = ""
+    """Of the API key it came with; empty: it came without one."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.weight <= MAX_WEIGHT:

@@ -84,6 +84,8 @@ class Exchange:
     """Monotonic, when an engine was first sent a leg."""
     first_at: float | None = None
     kv_bytes: int | None = None
+    team = ""
+    """Of the API key."""
 
     def __init__(
         self, router: Router, client: ClientConnection, request: ClientRequest, endpoint: str, generates: bool
@@ -145,6 +147,7 @@ class Exchange:
                 503, "This router has no routing table yet.", Reason.NO_ENGINE, code="no_table", retry_after_s=2
             )
         key = self.router.key_of(table, self.client, self.request)
+        self.team = key.team if key is not None else ""
         if self.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise errors.bad_request("Compressed request bodies are not supported.", code="unsupported_encoding")
         self.body = bodies.parse(self.request.take_body(), self.router.limits)

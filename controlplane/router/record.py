@@ -96,6 +96,7 @@ def _row(x: Exchange, now: float, weight: int) -> RequestRow:
         weight=weight,
         session=f"{x.need.session:016x}",
         arm=x.arm,
+        team=x.team,
     )
 
 

@@ -73,7 +73,7 @@ REQUEST = Table(
     (
         *("id", "at", "router", "model", "path", "reason", "status", "outcome", "stream", "prefill_engine", "decode_engine"),
         *("prefill_ms", "handoff_ms", "ttft_ms", "total_ms", "itl_ms", "prompt_tokens", "output_tokens", "cached_tokens"),
-        *("kv_bytes", "retries", "queue_ms", "resumes", "weight", "session", "arm", "passed"),
+        *("kv_bytes", "retries", "queue_ms", "resumes", "weight", "session", "arm", "passed", "team"),
     ),
 )
 PAIR_MINUTE = Table(

@@ -32,6 +32,7 @@ from tests.integration.router_kit import (
     whole_model,
     write_table,
 )  # fmt: skip
+from tests.integration.test_router_records import rows_of
 
 
 def key(secret: str, team: str = "a", **fields: Any) -> KeyEntry:
@@ -73,6 +74,13 @@ async def test_a_team_that_has_used_up_its_requests_is_told_when_to_come_again(t
         assert (await ask(kit, "other")).status_code == 200
         assert len(engine.generations()) == 3
         assert kit.idle()
+
+
+async def test_the_record_of_a_request_names_the_team_of_its_key(tmp_path: Path) -> None:
+    async with guarded(tmp_path, key("one"), key("other", "b")) as (kit, _engine):
+        rows = rows_of(kit)
+        assert [(await ask(kit, secret)).status_code for secret in ("one", "other", "none")] == [200, 200, 401]
+        assert [row.team for row in rows] == ["a", "b"]
 
 
 async def test_tokens_are_what_the_engine_counted_prompt_and_answer(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ class RequestRecord:
     """How many requests it stands for: of those that went well, a busy router tells every so many."""
     session: str
     arm: str
+    team: str
+    """Of its API key; empty: it came without one."""
     passed: list[Passed]
     slo_ttft_ms: float | None
     """Of its model now; None: the model is gone."""
@@ -80,6 +82,7 @@ class RequestFilter:
     reasons: Sequence[str] = ()
     outcomes: Sequence[str] = ()
     arms: Sequence[str] = ()
+    teams: Sequence[str] = ()
     engine: str = ""
     prefill_engine: str = ""
     decode_engine: str = ""

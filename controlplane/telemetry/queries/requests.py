@@ -36,9 +36,9 @@ from controlplane.telemetry.tables import moment
 COLUMNS = (
     *("id", "at", "router", "model", "path", "reason", "status", "outcome", "stream", "prefill_engine", "decode_engine"),
     *("queue_ms", "prefill_ms", "handoff_ms", "ttft_ms", "total_ms", "prompt_tokens", "output_tokens", "cached_tokens"),
-    *("kv_bytes", "retries", "resumes", "weight", "session", "arm", "itl_ms"),
+    *("kv_bytes", "retries", "resumes", "weight", "session", "arm", "team", "itl_ms"),
 )
-LISTS = {"models": "model", "paths": "path", "reasons": "reason", "outcomes": "outcome", "arms": "arm"}
+LISTS = {"models": "model", "paths": "path", "reasons": "reason", "outcomes": "outcome", "arms": "arm", "teams": "team"}
 EQUAL = ("prefill_engine", "decode_engine", "router", "session")
 OVER_SLO = sql.SQL("(stream AND ttft_ms > slo.slo_ttft_ms)")
 FROM = sql.SQL("FROM telemetry_request AS request LEFT JOIN fleet_model AS slo ON slo.name = request.model WHERE ")
