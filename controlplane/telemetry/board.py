@@ -33,6 +33,8 @@ class GpuState:
     at: float = 0.0
     tensor: float | None = None
     dram: float | None = None
+    memory_used_bytes: int | None = None
+    power_w: float | None = None
     busy: MinuteMean = field(default_factory=MinuteMean)
     tensor_mean: MinuteMean = field(default_factory=MinuteMean)
     dram_mean: MinuteMean = field(default_factory=MinuteMean)
@@ -140,6 +142,7 @@ class Board:
         state.dram_mean.add(at, share(row.dram))
         if at >= state.at:
             state.at, state.tensor, state.dram = at, share(row.tensor), share(row.dram)
+            state.memory_used_bytes, state.power_w = row.memory_used_bytes, row.power_w
 
     def _apply_engine(self, row: EngineRow, at: float, view: FleetView) -> None:
         gain = self._counters.gain(row, at)

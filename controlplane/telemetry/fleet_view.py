@@ -27,9 +27,12 @@ def read() -> FleetView:
     gpus = _gpus()
     engines = _engines(gpus)
     labels = {engine.id: engine.label for engine in engines.values()}
+    nodes = list(Node.objects.order_by("name").values_list("name", "lost", "cordoned", "seen_at"))
     table = TableState.objects.filter(pk=1).values_list("generation", flat=True).first()
     return FleetView(
-        nodes=dict(Node.objects.order_by("name").values_list("name", "lost")),
+        nodes={name: lost for name, lost, _, _ in nodes},
+        cordoned=frozenset(name for name, _, cordoned, _ in nodes if cordoned),
+        heard_at={name: seen_at.timestamp() for name, _, _, seen_at in nodes if seen_at},
         gpus=gpus,
         models=_models(),
         engines=engines,
@@ -43,9 +46,9 @@ def _gpus() -> tuple[GpuView, ...]:
     found = (
         Gpu.objects.annotate(engine=F("reservation__rank__engine_id"))
         .order_by("node__name", "index")
-        .values_list("uuid", "node__name", "index", "kind", "engine")
+        .values_list("uuid", "node__name", "index", "kind", "engine", "memory_bytes")
     )
-    return tuple(GpuView(uuid, node, index, kind, engine or "") for uuid, node, index, kind, engine in found)
+    return tuple(GpuView(uuid, node, index, kind, engine or "", size) for uuid, node, index, kind, engine, size in found)
 
 
 def _models() -> tuple[ModelView, ...]:

@@ -5,6 +5,8 @@ Numbers that are not known are None, never 0 (telemetry.figures says when).
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +28,9 @@ from controlplane.telemetry.figures import (
     total,
     worst_model,
 )
-from controlplane.telemetry.rows import EngineLiveRow, FleetRow, ModelRow, NodeLiveRow, OperationRow, TrafficRow
-from controlplane.telemetry.topics import FLEET, model_topic, operation_topic
-from controlplane.telemetry.view import EngineView, FleetView, ModelView
+from controlplane.telemetry.rows import EngineLiveRow, FleetRow, ModelRow, NodeGpusRow, NodeLiveRow, OperationRow, TrafficRow
+from controlplane.telemetry.topics import FLEET, NODES, model_topic, operation_topic
+from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView
 
 TRANSFER_EDGES_MS = log_edges(1.0, 10_000.0, 24)
 SPARKS = ("requests_per_s", "ttft_p99", "itl_p99", "transfer_p99")
@@ -38,12 +40,16 @@ def topics(board: Board, view: FleetView, now: float) -> dict[str, list[Any]]:
     """All rows of all topics, keyed by topic."""
     models = [model_row(board, view, model, now) for model in view.models]
     engines = [engine_row(board, engine) for engine in view.engines.values()]
-    nodes = [node_row(board, view, name, now) for name in view.nodes]
+    held = defaultdict(list)
+    for gpu in view.gpus:
+        held[gpu.node].append(gpu)
+    nodes = [node_row(board, view, name, held[name], now) for name in view.nodes]
     fleet = fleet_row(board, view, now)
     if board.spark_is_due(now):
         note_spark(board, fleet, now)
     fleet = replace(fleet, spark={name: [spark[name] for spark in board.sparks] for name in SPARKS})
     found: dict[str, list[Any]] = {FLEET: [fleet, *models, *engines, *nodes, *view.operations]}
+    found[NODES] = [*nodes, *(gpus_row(board, view, name, held[name]) for name in view.nodes)]
     for row in models:
         own_engines = [engine for engine in engines if engine.model == row.name]
         own_operations = [operation for operation in view.operations if operation.model == row.name]
@@ -177,8 +183,8 @@ def engine_row(board: Board, engine: EngineView) -> EngineLiveRow:
         gpu_indices=[gpu.index for gpu in engine.gpus],
         gpu_uuids=[gpu.uuid for gpu in engine.gpus],
         incarnation=engine.incarnation,
-        tensor=[state.tensor if state.at >= seen - STALE_S else None for state in states],
-        dram=[state.dram if state.at >= seen - STALE_S else None for state in states],
+        tensor=[state.tensor for state in _alive(states, seen)],
+        dram=[state.dram for state in _alive(states, seen)],
         running=row.running if row else None,
         waiting=row.waiting if row else None,
         kv_usage=row.kv_usage if row else None,
@@ -190,8 +196,12 @@ def engine_row(board: Board, engine: EngineView) -> EngineLiveRow:
     )
 
 
-def node_row(board: Board, view: FleetView, name: str, now: float) -> NodeLiveRow:
-    gpus = [gpu for gpu in view.gpus if gpu.node == name]
+def _alive(states: Sequence[GpuState], seen: float) -> list[GpuState]:
+    """Those that stopped telling while `seen` went on know nothing."""
+    return [state if state.at >= seen - STALE_S else GpuState() for state in states]
+
+
+def node_row(board: Board, view: FleetView, name: str, gpus: Sequence[GpuView], now: float) -> NodeLiveRow:
     state = board.nodes.get(name)
     row = state.row if state else None
     return NodeLiveRow(
@@ -206,4 +216,32 @@ def node_row(board: Board, view: FleetView, name: str, now: float) -> NodeLiveRo
         memory_used_bytes=row.memory_used_bytes if row else None,
         memory_total_bytes=row.memory_total_bytes if row else None,
         sampled_at=state.at if state else None,
+        cordoned=name in view.cordoned,
+        heard_at=view.heard_at.get(name),
+    )
+
+
+def gpus_row(board: Board, view: FleetView, name: str, gpus: Sequence[GpuView]) -> NodeGpusRow:
+    """Numbers keep their last value when all samples of the node stop; `sampled_at` says how old they are."""
+    told = [board.gpus.get(gpu.uuid) or GpuState() for gpu in gpus]
+    seen = max((state.at for state in told), default=0.0)
+    states = _alive(told, seen)
+    engines = [view.engines.get(gpu.engine) for gpu in gpus]
+    return NodeGpusRow(
+        id=f"gpus:{name}",
+        type="gpus",
+        node=name,
+        uuids=[gpu.uuid for gpu in gpus],
+        indices=[gpu.index for gpu in gpus],
+        kinds=[gpu.kind for gpu in gpus],
+        engines=[gpu.engine for gpu in gpus],
+        labels=[engine.label if engine else "" for engine in engines],
+        models=[engine.model if engine else "" for engine in engines],
+        roles=[engine.role if engine else "" for engine in engines],
+        tensor=[state.tensor for state in states],
+        dram=[state.dram for state in states],
+        memory_used_bytes=[state.memory_used_bytes for state in states],
+        memory_bytes=[gpu.memory_bytes for gpu in gpus],
+        power_w=[state.power_w for state in states],
+        sampled_at=seen or None,
     )

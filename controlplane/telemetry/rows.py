@@ -1,10 +1,10 @@
 """The rows of live topics: what a page shows. Whole rows replace whole rows by `id`; the field `type` says which class.
 
 Topic "fleet" holds one FleetRow, one ModelRow per model, one EngineLiveRow per engine, one NodeLiveRow per node and one
-OperationRow for each of the newest 20 operations and of those that are still open. Topic "model:<name>" holds that model's
-rows only. Topic "operation:<id>" holds, of an operation that is open or ended lately, its OperationRow, its TrafficRow, a
-StepRow per step and the EngineLiveRow of each engine that a step names. A number that is not known is None, never 0. Windows
-are part of the names' docs.
+OperationRow for each of the newest 20 operations and of those that are still open. Topic "nodes" holds a NodeLiveRow and a
+NodeGpusRow per node. Topic "model:<name>" holds that model's rows only. Topic "operation:<id>" holds, of an operation that
+is open or ended lately, its OperationRow, its TrafficRow, a StepRow per step and the EngineLiveRow of each engine that a step
+names. A number that is not known is None, never 0. Windows are part of the names' docs.
 """
 
 from __future__ import annotations
@@ -144,6 +144,37 @@ class NodeLiveRow:
     memory_used_bytes: int | None
     memory_total_bytes: int | None
     sampled_at: float | None
+    cordoned: bool = False
+    """It is given no new engines."""
+    heard_at: float | None = None
+    """When control last believed its agent's fact."""
+
+
+@dataclass(frozen=True)
+class NodeGpusRow:
+    """id "gpus:<node>": every GPU of a node. All lists run in parallel, by index of the GPU."""
+
+    id: str
+    type: str
+    node: str
+    uuids: list[str]
+    indices: list[int]
+    kinds: list[str]
+    engines: list[str]
+    """The engine that holds it; empty: spare."""
+    labels: list[str]
+    models: list[str]
+    roles: list[str]
+    """These three of that engine."""
+    tensor: list[float | None]
+    """Last second, as all that follows. None when its samples stopped while others of the node go on."""
+    dram: list[float | None]
+    memory_used_bytes: list[int | None]
+    memory_bytes: list[int]
+    """What it has."""
+    power_w: list[float | None]
+    sampled_at: float | None
+    """When the newest of them was sampled."""
 
 
 @dataclass(frozen=True)

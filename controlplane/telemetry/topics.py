@@ -8,8 +8,9 @@ import re
 from controlplane.core import names
 
 FLEET = "fleet"
+NODES = "nodes"
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,80}")
-_TOPIC = re.compile(r"fleet|model:[^\x00-\x1f\x7f]{1,128}|operation:[1-9][0-9]{0,17}")
+_TOPIC = re.compile(r"fleet|nodes|model:[^\x00-\x1f\x7f]{1,128}|operation:[1-9][0-9]{0,17}")
 
 
 def model_topic(model: str) -> str:

@@ -16,6 +16,7 @@ class GpuView:
     kind: str
     engine: str
     """The engine that holds it; empty: spare."""
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ class ModelView:
 class FleetView:
     nodes: Mapping[str, bool] = field(default_factory=dict)
     """Name -> lost."""
+    cordoned: frozenset[str] = frozenset()
+    heard_at: Mapping[str, float] = field(default_factory=dict)
+    """Name -> when control last believed the fact of its agent (Unix seconds); one that never told is not there."""
     gpus: tuple[GpuView, ...] = ()
     models: tuple[ModelView, ...] = ()
     engines: Mapping[str, EngineView] = field(default_factory=dict)

@@ -11,10 +11,11 @@ import pytest
 from controlplane.core.protocol import GpuRow, NodeRow, RouterRow
 from controlplane.live.frames import changes
 from controlplane.telemetry import live_rows
-from controlplane.telemetry.board import Board
+from controlplane.telemetry.board import STALE_S, Board
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.rows import FleetRow, LatencyMs, ModelRow, OperationRow, StepRow
 from controlplane.telemetry.testing import engine_row, histogram, request_row
+from controlplane.telemetry.topics import NODES
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
 T0 = 1_796_018_400.0
@@ -106,10 +107,27 @@ def test_nothing_known_is_none_and_never_zero() -> None:
     assert (row.requests_per_s, row.effective_gpus, row.output_tokens_per_s, row.transfer_bytes_per_s) == (None,) * 4
     assert (row.ttft, row.ttft_model, row.ttft_slo_ms) == (LatencyMs(None, None, 0), "", None)
     assert (row.gpus, row.gpus_stale) == (0, 4)
-    node = live_rows.node_row(Board(), VIEW, "n1", T0)
+    node = live_rows.node_row(Board(), VIEW, "n1", GPUS, T0)
     assert (node.state, node.cpu, node.sampled_at) == ("silent", None, None)
     shown = live_rows.engine_row(Board(), VIEW.engines["e1"])
     assert (shown.tensor, shown.running, shown.sampled_at) == ([None], None, None)
+
+
+def test_gpus_of_a_node_tell_who_holds_them_and_one_that_fell_silent_knows_nothing() -> None:
+    board = Board()
+    feed(board, T0, "gpu", GpuRow("g3", tensor=0.5, memory_used_bytes=1 << 30, power_w=90.0))
+    now = T0 + STALE_S + 1
+    feed(board, now, "gpu", GpuRow("g0", "e1", tensor=0.9, dram=0.2, memory_used_bytes=70 << 30, power_w=640.0))
+    view = replace(VIEW, cordoned=frozenset({"n1"}), heard_at={"n1": now})
+    nodes = live_rows.topics(board, view, now)[NODES]
+    assert [row.id for row in nodes] == ["node:n1", "node:n2", "gpus:n1", "gpus:n2"]
+    node, gpus = nodes[0], nodes[2]
+    assert (node.cordoned, node.heard_at, nodes[1].cordoned, nodes[1].heard_at) == (True, now, False, None)
+    assert gpus.indices == [0, 1, 2, 3] and gpus.engines == ["e1", "e2", "e3", ""]
+    assert gpus.labels == ["E1", "E2", "E3", ""] and gpus.roles == ["prefill", "decode", "mixed", ""]
+    assert gpus.tensor == [0.9, None, None, None] and gpus.power_w == [640.0, None, None, None]
+    assert gpus.memory_used_bytes == [70 << 30, None, None, None]
+    assert gpus.sampled_at == now and nodes[3].uuids == [] and nodes[3].sampled_at is None
 
 
 def test_a_router_without_requests_makes_the_rate_zero() -> None:
