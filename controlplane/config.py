@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from controlplane.common.files import read_key
+from controlplane.common.outward import MailServer, read_networks, read_smtp
 from controlplane.common.places import read_place
 from controlplane.core.engine_args import ArgumentRefused, clean_kv_events
 
@@ -36,6 +37,11 @@ class Config(BaseSettings):
     api_reads_per_minute: int = Field(default=6000, ge=1)
     api_changes_per_minute: int = Field(default=300, ge=1)
     """What one user may ask of the REST API, counted by each web process."""
+    webhook_networks: str = ""
+    """Networks that webhooks of alerts may reach though they are not public, separated by commas (10.1.0.0/16)."""
+    smtp_url: SecretStr | None = None
+    """smtp://, smtp+starttls:// or smtps://[user:password@]host[:port] of the server that sends alerts by e-mail."""
+    mail_from: str = Field(default="twinpool@localhost", pattern=r"^[^\s@]+@[^\s@]+$")
     # How long telemetry is kept. What a table holds: controlplane/telemetry/migrations/0002_tables.py
     keep_node_second_hours: float = Field(default=2, gt=0)
     keep_gpu_minute_days: float = Field(default=2, gt=0)
@@ -59,9 +65,25 @@ class Config(BaseSettings):
             read_place(text)
         return text
 
+    @field_validator("webhook_networks")
+    @classmethod
+    def _networks(cls, text: str) -> str:
+        read_networks(text)
+        return text
+
+    @field_validator("smtp_url")
+    @classmethod
+    def _smtp(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            read_smtp(url.get_secret_value())
+        return url
+
     def fleet_secret(self) -> bytes:
         """The fleet secret. Raises BadKey."""
         return read_key(self.fleet_secret_file or self.state / "secrets" / "fleet.key", "the fleet secret")
+
+    def mail_server(self) -> MailServer | None:
+        return read_smtp(self.smtp_url.get_secret_value()) if self.smtp_url else None
 
     def origins(self) -> list[str]:
         return [origin.strip() for origin in self.console_origins.split(",") if origin.strip()]

@@ -169,6 +169,17 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
+# Alerts by e-mail. Without a server (EMAIL_HOST "") there is none.
+_mail = _config.mail_server()
+EMAIL_HOST = _mail.host if _mail else ""
+EMAIL_PORT = _mail.port if _mail else 25
+EMAIL_HOST_USER = _mail.user if _mail else ""
+EMAIL_HOST_PASSWORD = _mail.password if _mail else ""
+EMAIL_USE_SSL = bool(_mail and _mail.tls)
+EMAIL_USE_TLS = bool(_mail and _mail.starttls)
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = _config.mail_from
+
 # Without this Django writes errors nowhere unless DEBUG is on. Refusals (4xx) are for whoever asked.
 LOGGING = {
     "version": 1,

@@ -41,6 +41,11 @@ def engine_key(key_of_node: bytes, engine_id: str, incarnation: int) -> str:
     return _derive(key_of_node, f"engine:{engine_id}:{incarnation}").hex()
 
 
+def webhook_key(fleet_secret: bytes, channel: int) -> bytes:
+    """What signs the messages to one channel of alerts; its receiver is told it once."""
+    return _derive(fleet_secret, f"webhook:{channel}")
+
+
 def gang_key(fleet_secret: bytes, engine_id: str) -> bytes:
     """What the processes of one engine on several nodes prove to each other that they belong together."""
     return _derive(fleet_secret, f"gang:{engine_id}")

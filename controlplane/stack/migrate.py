@@ -27,7 +27,7 @@ _TRIES = 3
 _HIDDEN = frozenset(
     {
         *(names.ENV_DATABASE_URL, names.ENV_DATABASE_OWNER_URL, names.ENV_VALKEY_URL, names.ENV_TELEMETRY_URL),
-        *(names.ENV_ADMIN_PASSWORD, names.ENV_JOIN_TOKEN),
+        *(names.ENV_ADMIN_PASSWORD, names.ENV_JOIN_TOKEN, names.ENV_SMTP_URL),
     }
 )
 

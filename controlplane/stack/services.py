@@ -3,6 +3,7 @@ only; `supervisor.py` runs them."""
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -84,12 +85,14 @@ def django_environment(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
     """For a process that imports Django, with the application's role."""
     ends = plan.endpoints
     events = {names.ENV_KV_EVENTS: _kv_events(plan)} if plan.indexer else {}
+    mail = {name: os.environ[name] for name in (names.ENV_SMTP_URL,) if name in os.environ}
     return {
         **base,
         **_LEAN,
         **plan.state.environment(),
         **_brokers(plan),
         **events,
+        **mail,
         names.ENV_DATABASE_URL: ends.database_url,
         names.ENV_CONSOLE_ORIGINS: plan.origins,
     }
