@@ -10,16 +10,22 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import redis
 from django.conf import settings
+from prometheus_client.metrics_core import Metric
 from redis.asyncio import Redis
 
+from controlplane.common.metrics import registry, serve
+from controlplane.common.places import read_place
+from controlplane.config import config
 from controlplane.telemetry import live_rows, stream
 from controlplane.telemetry.board import Board
 from controlplane.telemetry.buffer import Buffer
 from controlplane.telemetry.intake import Intake, Refusals, Taken, position_time
 from controlplane.telemetry.keeper import Keeper
+from controlplane.telemetry.metrics import Following, ingest_series
 from controlplane.telemetry.publish import Publisher
 from controlplane.telemetry.view import FleetView
 from controlplane.telemetry.windows import HORIZON_S
@@ -45,6 +51,7 @@ class Ingest:
         self._board = Board()
         self._intake = Intake(refusals)
         self._clock_offset_s = 0.0
+        self._following = Following()
         self._caught_up = asyncio.Event()
 
     async def run(self) -> None:
@@ -53,6 +60,8 @@ class Ingest:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         self._keeper.start()
+        if place := config().metrics:
+            serve(read_place(place), registry(self._series))
         tasks = [asyncio.create_task(work) for work in (self._follow(), self._publish(), self._report(), self._watch())]
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -70,6 +79,9 @@ class Ingest:
         while self._keeper.is_alive():  # noqa: ASYNC110  # the end of a thread cannot be awaited
             await asyncio.sleep(PUBLISH_EVERY_S)
         raise RuntimeError("the thread that stores telemetry has died (its error is above)")
+
+    def _series(self) -> Iterator[Metric]:
+        return ingest_series(self._now(), self._following, self._intake, self._keeper)
 
     def _now(self) -> float:
         """Unix seconds on the telemetry server's clock, the one that dates all samples."""
@@ -113,6 +125,7 @@ class Ingest:
         taken = self._intake.take(entries)
         self._apply(taken)
         self._buffer.put(taken.samples, position, watermark)
+        self._following.read_to = watermark
         if not full:
             self._caught_up.set()
         return position
@@ -139,12 +152,16 @@ class Ingest:
                 if (view := self._keeper.view) is None:
                     continue
                 now = self._now()
+                topics = live_rows.topics(self._board, view, now)
+                self._following.topics, self._following.published_at = topics, now
                 try:
-                    await publisher.publish(live_rows.topics(self._board, view, now), now)
+                    await publisher.publish(topics, now)
+                    self._following.publications["done"] += 1
                     failing = False
                 except UNREACHABLE as error:
                     if not failing:
                         log.warning("live rows cannot be published, trying on: %s", type(error).__name__)
+                    self._following.publications["failed"] += 1
                     failing = True
 
     async def _report(self) -> None:

@@ -18,6 +18,9 @@ MAX_SOURCES = 4096
 MAX_GAP = 100_000
 """A larger jump of `seq` is a source that counts wrongly, not that many lost records."""
 
+RESULTS = ("accepted", "refused", "duplicates", "missing")
+"""What becomes of records. missing: they never came."""
+
 
 @dataclass
 class Source:
@@ -53,7 +56,7 @@ class Intake:
     def __init__(self, refusals: Refusals) -> None:
         self._refusals = refusals
         self.counts: Counter[str] = Counter()
-        """accepted, refused, duplicates, missing: since this process started."""
+        """By RESULTS, since this process started."""
         self._sources: OrderedDict[str, Source] = OrderedDict()
 
     def take(self, entries: list[tuple[str, bytes | None]]) -> Taken:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 
 import redis
 from django.db import connection
@@ -39,6 +40,10 @@ class Keeper(threading.Thread):
         super().__init__(name="keeper", daemon=True)
         self.view: FleetView | None = None
         self.seen = threading.Event()
+        self.consumed_to: float | None = None
+        """Everything that arrived before is in PostgreSQL or in an open bucket. Unix seconds on Valkey's clock."""
+        self.storing = True
+        self.failures = 0
         self._buffer = buffer
         self._stop_event = stop
         self._partitions = Partitions(keep(config()))
@@ -50,6 +55,14 @@ class Keeper(threading.Thread):
         self._pending = Batch()
         self._maintained_at = 0.0
 
+    @property
+    def row_counts(self) -> Mapping[str, int]:
+        return self._writer.counts
+
+    @property
+    def partition_counts(self) -> Mapping[str, int]:
+        return self._partitions.counts
+
     def run(self) -> None:
         backoff_s = 0.0
         while not self._stop_event.is_set():
@@ -59,8 +72,11 @@ class Keeper(threading.Thread):
                 if not backoff_s:
                     log.warning("telemetry is not stored for now, the stream keeps it: %s", _first_line(error))
                 backoff_s = min(backoff_s * 2 or TICK_S, MAX_BACKOFF_S)
+                self.failures += 1
+                self.storing = False
                 connection.close()
             else:
+                self.storing = True
                 if backoff_s:
                     log.info("telemetry is stored again")
                 backoff_s = 0.0
@@ -84,6 +100,7 @@ class Keeper(threading.Thread):
         rollups.advance(share.watermark)
         self._position = share.position
         self._flush(rollups)
+        self.consumed_to = share.watermark
 
     def _resume(self) -> Rollups:
         """Where rows end, or the whole stream when none were ever written (or the stream was begun anew)."""
@@ -116,7 +133,8 @@ class Keeper(threading.Thread):
             rollups.consume(sample, view)
         if entries:
             self._position = entries[-1][0]
-            rollups.advance(position_time(self._position))
+            self.consumed_to = position_time(self._position)
+            rollups.advance(self.consumed_to)
             self._flush(rollups)
         return len(entries)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
@@ -40,6 +41,8 @@ class Partitions:
     """Remembers which moments are known to have a partition, so that a batch seldom has to ask."""
 
     def __init__(self, keep_for: Mapping[Table, timedelta]) -> None:
+        self.counts: Counter[str] = Counter()
+        """made, dropped, failed (for now): since this process started."""
         self._keep_for = keep_for
         self._known: set[tuple[str, int]] = set()
 
@@ -50,7 +53,10 @@ class Partitions:
             if (table.name, slot) in self._known:
                 continue
             made = _try("SELECT telemetry_ensure_partition(%s, %s)", table.name, moment(slot * FINEST_S))
-            if made is not None:
+            if made is None:
+                self.counts["failed"] += 1
+            else:
+                self.counts["made"] += made
                 self._known.add((table.name, slot))
 
     def maintain(self, now: float) -> None:
@@ -59,7 +65,10 @@ class Partitions:
             width_s = int(_ask("SELECT telemetry_partition_width_s(%s)", table.name))
             self.ensure(table, [moment(now), moment(now + width_s)])
             dropped = _try("SELECT telemetry_drop_partitions(%s, %s)", table.name, moment(now) - kept)
-            if dropped:
+            if dropped is None:
+                self.counts["failed"] += 1
+            elif dropped:
+                self.counts["dropped"] += dropped
                 log.info("dropped %d partitions of %s", dropped, table.name)
         oldest = int((now - 86_400) // FINEST_S)
         self._known = {(name, slot) for name, slot in self._known if slot >= oldest}

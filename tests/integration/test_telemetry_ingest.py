@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgpack
 import psutil
 import psycopg
@@ -30,6 +31,7 @@ from controlplane.stack.postgres import EmbeddedPostgres
 from controlplane.stack.testing import StartedValkey
 from controlplane.telemetry import fleet_view
 from controlplane.telemetry.testing import Source, engine_row, histogram, request_row
+from tests.metrics_pages import Page
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 60.0
@@ -160,7 +162,8 @@ def test_a_stream_becomes_rows_and_live_topics(ingest: Ingest, fleet: dict[str, 
     sender = Fleet(valkey)
     end = (time.time() // 60) * 60 - 5
     sender.history(200, end)
-    ingest.start()
+    page = f"127.0.0.1:{free_port()}"
+    ingest.start(**{names.ENV_METRICS: page})
     rows = until(lambda: live(valkey))
     sender.second()
 
@@ -198,6 +201,14 @@ def test_a_stream_becomes_rows_and_live_topics(ingest: Ingest, fleet: dict[str, 
                whole, whole + timedelta(minutes=1))  # fmt: skip
     assert tens == 600
     until(lambda: one("SELECT count(*) FROM telemetry_request") == sender.requests)
+    told = Page(httpx.get(f"http://{page}/metrics").content)
+    assert told.value("twinpool_ingest_records_total", result="accepted") == sender.agent.seq + sender.router.seq
+    assert told.value("twinpool_ingest_records_total", result="missing") == 0
+    assert told.value("twinpool_ingest_rows_total", result="written") >= 200 + sender.requests
+    assert told.value("twinpool_ingest_partitions_total", result="made") > 0
+    assert told.value("twinpool_ingest_storing") == 1
+    assert 0 <= told.value("twinpool_ingest_lag_seconds", side="stored") < 60
+    assert told.value("twinpool_model_ttft_5m_seconds", model="llama", quantile="0.99") == pytest.approx(0.1, rel=0.01)
     for table in ("node_second", "engine_10s", "pool_minute", "model_minute", "gpu_minute", "request"):
         name = sql.Identifier(f"telemetry_{table}_default")
         with connection.cursor() as cursor:
