@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
@@ -33,11 +33,14 @@ def shape(heat: Heat) -> dict[str, Any]:
     return {"start": heat.starts[0], "step_s": heat.cell_s, "gpus": gpus}
 
 
-def signed_in(view: Callable[..., JsonResponse]) -> Callable[..., JsonResponse]:
+View = Callable[..., HttpResponseBase]
+
+
+def signed_in(view: View) -> View:
     """For data that scripts ask for: 401 without a session, not the login page."""
 
     @wraps(view)
-    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> JsonResponse:
+    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return JsonResponse({"error": gettext("Sign in first.")}, status=401)
         return view(request, *args, **kwargs)

@@ -7,7 +7,7 @@ from django.urls import path
 from django.views.decorators.cache import never_cache
 from django.views.i18n import JavaScriptCatalog, set_language
 
-from controlplane.console import acts, find, history, operations, rebalance, views
+from controlplane.console import acts, find, history, model_data, operations, rebalance, requests_data, views
 
 urlpatterns = [
     path("", views.fleet, name="fleet"),
@@ -26,6 +26,11 @@ urlpatterns = [
     *(path(f"engines/<str:engine_id>/{verb}", acts.engine, {"verb": verb}, name=f"{verb}_engine") for verb in acts.ENGINE),
     path("models/<path:name>/facts", rebalance.facts, name="model_facts"),
     path("models/<path:name>/forecast", rebalance.forecast, name="model_forecast"),
+    *(
+        path(f"data/models/<path:name>/{what}", model_data.model, {"what": what}, name=f"data_{what}")
+        for what in model_data.SOURCES
+    ),
+    path("data/requests", requests_data.requests, name="data_requests"),
     path("login", views.Login.as_view(), name="login"),
     path("logout", LogoutView.as_view(), name="logout"),
     path("language", set_language, name="set_language"),

@@ -8,9 +8,10 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
-from controlplane.telemetry.queries.figures import Figure, LatencySeries, Series
+from controlplane.telemetry.queries.figures import Figure, LatencyHeat, LatencySeries, Series
 
 Cell = str | int | float | bool | None
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -51,16 +52,30 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str, Cell]]:
 
 def series_table(named: Mapping[str, Series | LatencySeries]) -> Table:
     """A row per time at which a cell of any series begins; a series with wider cells has values only where its own begin."""
+    flat = flat_series(named)
+    starts = sorted({start for series in flat.values() for start in series.starts})
+    known = [dict(zip(series.starts, series.values, strict=True)) for series in flat.values()]
+    rows: list[list[Cell]] = [[utc(start), *(values.get(start) for values in known)] for start in starts]
+    return Table(["time", *flat], ["UTC", *(series.unit for series in flat.values())], rows)
+
+
+def flat_series(named: Mapping[str, Series | LatencySeries]) -> dict[str, Series]:
+    """A latency is three series: `ttft_p50`, `ttft_p99` and `ttft_count`."""
     flat: dict[str, Series] = {}
     for name, series in named.items():
         if isinstance(series, LatencySeries):
             flat |= {f"{name}_p50": series.p50, f"{name}_p99": series.p99, f"{name}_count": series.count}
         else:
             flat[name] = series
-    starts = sorted({start for series in flat.values() for start in series.starts})
-    known = [dict(zip(series.starts, series.values, strict=True)) for series in flat.values()]
-    rows: list[list[Cell]] = [[utc(start), *(values.get(start) for values in known)] for start in starts]
-    return Table(["time", *flat], ["UTC", *(series.unit for series in flat.values())], rows)
+    return flat
+
+
+def heat_table(heat: LatencyHeat) -> Table:
+    """A row per cell of time, a column per bucket: from one edge to the next; a gap is empty."""
+    buckets = [f"{low:.3g}-{high:.3g} ms" for low, high in pairwise(heat.edges_ms)]
+    nothing: list[Cell] = [None] * len(buckets)
+    rows = [[utc(start), *(counts or nothing)] for start, counts in zip(heat.starts, heat.counts, strict=True)]
+    return Table(["time", *buckets], ["UTC", *("1" for _ in buckets)], rows)
 
 
 def all_series(item: Any) -> dict[str, Series | LatencySeries]:
