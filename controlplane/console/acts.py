@@ -99,6 +99,15 @@ def engine(request: HttpRequest, body: Body, engine_id: str, verb: str) -> HttpR
     return _change(request, body, ENGINE[verb], engine_id)
 
 
+NODE: Mapping[str, Act] = {"cordon": actions.cordon_node, "uncordon": actions.uncordon_node}
+
+
+@order
+def node(request: HttpRequest, body: Body, node_name: str, verb: str) -> HttpResponseBase:
+    """Give a node no new engines, or give it some again."""
+    return _change(request, body, NODE[verb], node_name)
+
+
 STEER: Mapping[str, Act] = {
     "pause": actions.pause,
     "resume": actions.resume,

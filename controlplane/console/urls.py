@@ -7,12 +7,16 @@ from django.urls import path
 from django.views.decorators.cache import never_cache
 from django.views.i18n import JavaScriptCatalog, set_language
 
-from controlplane.console import acts, find, history, model_data, operations, rebalance, requests_data, views
+from controlplane.console import acts, find, history, model_data, nodes, operations, rebalance, requests_data, views
 
 urlpatterns = [
     path("", views.fleet, name="fleet"),
     path("find", find.page, name="find"),
     path("history/gpus", history.gpus, name="history_gpus"),
+    path("nodes", nodes.page, name="nodes"),
+    path("data/nodes", nodes.nodes, name="data_nodes"),
+    path("data/gpus", nodes.gpus, name="data_gpus"),
+    *(path(f"nodes/<str:node_name>/{verb}", acts.node, {"verb": verb}, name=f"{verb}_node") for verb in acts.NODE),
     path("operations", operations.operations, name="operations"),
     path("operations/<int:number>", operations.operation, name="operation"),
     path("operations/<int:number>/rows", operations.rows, name="operation_rows"),

@@ -1,11 +1,10 @@
 // Number rules of the design: value and unit apart, missing is "—" and never 0, minus is "−", clocks have 24 hours.
 import { gettext } from "./i18n.js";
+import { isUtc, timeZone } from "./zone.js";
 
 export const MISSING = "—";
 const language = document.documentElement.lang || "en";
 const fixed = [0, 1, 2, 3].map((digits) => new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits }));
-const clockFormat = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit", hour12: false });
-const secondsFormat = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 
@@ -64,8 +63,19 @@ export function roughly(seconds) {
   return gettext("%(d)s d", { d: Math.floor(whole / 86400) });
 }
 
-export const clock = (unixSeconds) => (known(unixSeconds) ? clockFormat.format(unixSeconds * 1000) : MISSING);
-export const clockSeconds = (unixSeconds) => (known(unixSeconds) ? secondsFormat.format(unixSeconds * 1000) : MISSING);
+// A moment (Unix seconds) in the zone that the viewer chose.
+function inZone(options) {
+  const made = new Map();
+  return (unixSeconds) => {
+    if (!known(unixSeconds)) return MISSING;
+    if (!made.has(isUtc())) made.set(isUtc(), new Intl.DateTimeFormat(language, { ...options, hour12: false, timeZone: timeZone() }));
+    return made.get(isUtc()).format(unixSeconds * 1000);
+  };
+}
+
+export const clock = inZone({ hour: "2-digit", minute: "2-digit" });
+export const clockSeconds = inZone({ hour: "2-digit", minute: "2-digit", second: "2-digit" });
+export const day = inZone({ day: "numeric", month: "short" });
 export const utc = (unixSeconds) => (known(unixSeconds) ? `${new Date(unixSeconds * 1000).toISOString().slice(0, 19)}Z` : MISSING);
 
 // GPU indices as people say them: 0–3, 6
@@ -79,3 +89,6 @@ export function indices(list) {
   }
   return parts.join(", ");
 }
+
+// GPUs are sold by binary gigabytes: 80, 141.
+export const gibibytes = (bytes) => (known(bytes) ? number(bytes / 2 ** 30) : MISSING);
