@@ -11,7 +11,9 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from operator import add
 
 RELATIVE_ERROR = 0.01
 GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
@@ -193,6 +195,26 @@ def from_cumulative(
             end = min(end, _rounded_up(max(2 * (sketch.sum - others * scale) / count, end * FIRST_AT_LEAST)))
         sketch.add_spread(low * scale, end, count)
     return sketch
+
+
+@dataclass(slots=True)
+class Gained:
+    """What a cumulative histogram gained, or several of the same bounds together: added up before they become a sketch,
+    which costs much more than adding. `counts[i]` values are <= `bounds[i]`."""
+
+    bounds: tuple[float, ...]
+    counts: Sequence[float]
+    sum: float
+    count: float
+
+    def add(self, other: Gained) -> None:
+        """`other` must have the same bounds."""
+        self.counts = list(map(add, self.counts, other.counts))
+        self.sum += other.sum
+        self.count += other.count
+
+    def sketch(self, scale: float = 1.0) -> Sketch:
+        return from_cumulative(self.bounds, self.counts, self.count, self.sum, scale=scale)
 
 
 def _rounded_up(value: float) -> float:

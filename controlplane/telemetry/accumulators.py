@@ -11,7 +11,7 @@ from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow
 from controlplane.core.sketches import Sketch
 from controlplane.telemetry.board import LOST_BY_US
 from controlplane.telemetry.deltas import Gain
-from controlplane.telemetry.records import COUNTERS, HISTOGRAMS, busy, share
+from controlplane.telemetry.records import COUNTERS, HISTOGRAMS, share
 from controlplane.telemetry.tables import (
     ENGINE_10S,
     GPU_MINUTE,
@@ -37,7 +37,8 @@ class Mean:
         if value is not None:
             self.total += value
             self.count += 1
-            self.largest = max(self.largest, value)
+            if value > self.largest:
+                self.largest = value
 
     @property
     def value(self) -> float | None:
@@ -92,23 +93,25 @@ class GpuMinute:
     engine: str = ""
     role: str = ""
     samples: int = 0
-    means: defaultdict[str, Mean] = field(default_factory=lambda: defaultdict(Mean))
+    tensor: Mean = field(default_factory=Mean)
+    tensor_peak: Mean = field(default_factory=Mean)
+    dram: Mean = field(default_factory=Mean)
+    busy: Mean = field(default_factory=Mean)
+    memory: Mean = field(default_factory=Mean)
+    power: Mean = field(default_factory=Mean)
 
-    def add(self, node: str, row: GpuRow, role: str) -> None:
+    def add(self, node: str, row: GpuRow, role: str, busy: float | None) -> None:
         self.node, self.engine, self.role = node, row.engine, role
         self.samples += 1
-        for name, value in (
-            ("tensor", share(row.tensor)),
-            ("tensor_peak", share(row.tensor_peak)),
-            ("dram", share(row.dram)),
-            ("busy", busy(row)),
-            ("memory", row.memory_used_bytes),
-            ("power", row.power_w),
-        ):
-            self.means[name].add(value)
+        self.tensor.add(share(row.tensor))
+        self.tensor_peak.add(share(row.tensor_peak))
+        self.dram.add(share(row.dram))
+        self.busy.add(busy)
+        self.memory.add(row.memory_used_bytes)
+        self.power.add(row.power_w)
 
     def add_to(self, batch: Batch) -> None:
-        memory = self.means["memory"].max
+        memory = self.memory.max
         batch.add(
             GPU_MINUTE,
             {
@@ -118,12 +121,12 @@ class GpuMinute:
                 "engine": self.engine,
                 "role": self.role,
                 "samples": self.samples,
-                "tensor": self.means["tensor"].value,
-                "tensor_peak": self.means["tensor_peak"].max,
-                "dram": self.means["dram"].value,
-                "busy": self.means["busy"].value,
+                "tensor": self.tensor.value,
+                "tensor_peak": self.tensor_peak.max,
+                "dram": self.dram.value,
+                "busy": self.busy.value,
                 "memory_used_bytes": None if memory is None else int(memory),
-                "power_w": self.means["power"].value,
+                "power_w": self.power.value,
             },
         )
 
@@ -190,13 +193,12 @@ class PoolMinute:
     kv_usage: Mean = field(default_factory=Mean)
     gained: Tally = field(default_factory=Tally)
 
-    def add_gpu(self, row: GpuRow) -> None:
+    def add_gpu(self, row: GpuRow, busy: float | None) -> None:
         self.gpus.add(row.uuid)
         self.gpu_seconds += 1
-        share_of_it = busy(row)
-        if share_of_it is not None:
+        if busy is not None:
             self.known_seconds += 1
-            self.busy_seconds += share_of_it
+            self.busy_seconds += busy
         self.tensor.add(share(row.tensor))
         self.dram.add(share(row.dram))
 
@@ -289,12 +291,13 @@ class PairMinute:
 
 def add_gain(tally: Tally, gain: Gain) -> None:
     tally.count(gain.counters)
-    for name, sketch in gain.sketches.items():
-        tally.sketches[name].merge(sketch)
+    for name, more in gain.latencies.items():
+        tally.gain(name, more)
 
 
 def gained_columns(tally: Tally) -> dict[str, Any]:
     """The columns of counters and histograms that engine and pool rows share."""
+    tally.settle()
     counters: dict[str, Any] = {name: tally.counters.get(name, 0.0) for name in COUNTERS}
     return counters | {f"{name}_ms": stored(tally.sketches.get(name)) for name in HISTOGRAMS}
 

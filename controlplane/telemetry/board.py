@@ -15,7 +15,7 @@ from controlplane.core.sketches import Sketch
 from controlplane.telemetry.deltas import EngineCounters
 from controlplane.telemetry.records import Row, Sample, busy, finished_at, share
 from controlplane.telemetry.view import FleetView
-from controlplane.telemetry.windows import SLICE_S, MinuteMean, Window
+from controlplane.telemetry.windows import SLICE_S, MinuteMeans, Window
 
 STALE_S = 5.0
 """A sample older than this leaves the totals."""
@@ -28,6 +28,10 @@ ENGINE_LATENCIES = ("ttft", "itl", "transfer")
 """The engines' histograms that live rows show."""
 
 
+BUSY, TENSOR, DRAM = range(3)
+"""Places in GpuState.minute."""
+
+
 @dataclass(slots=True)
 class GpuState:
     at: float = 0.0
@@ -35,9 +39,8 @@ class GpuState:
     dram: float | None = None
     memory_used_bytes: int | None = None
     power_w: float | None = None
-    busy: MinuteMean = field(default_factory=MinuteMean)
-    tensor_mean: MinuteMean = field(default_factory=MinuteMean)
-    dram_mean: MinuteMean = field(default_factory=MinuteMean)
+    minute: MinuteMeans = field(default_factory=lambda: MinuteMeans(3))
+    """Of BUSY, TENSOR and DRAM."""
 
 
 @dataclass(slots=True)
@@ -136,12 +139,13 @@ class Board:
         return state
 
     def _apply_gpu(self, row: GpuRow, at: float) -> None:
-        state = self.gpus.setdefault(row.uuid, GpuState())
-        state.busy.add(at, busy(row))
-        state.tensor_mean.add(at, share(row.tensor))
-        state.dram_mean.add(at, share(row.dram))
+        state = self.gpus.get(row.uuid)
+        if state is None:
+            state = self.gpus[row.uuid] = GpuState()
+        tensor, dram = share(row.tensor), share(row.dram)
+        state.minute.add(at, busy(row), tensor, dram)
         if at >= state.at:
-            state.at, state.tensor, state.dram = at, share(row.tensor), share(row.dram)
+            state.at, state.tensor, state.dram = at, tensor, dram
             state.memory_used_bytes, state.power_w = row.memory_used_bytes, row.power_w
 
     def _apply_engine(self, row: EngineRow, at: float, view: FleetView) -> None:
@@ -151,12 +155,12 @@ class Board:
         self.engines[row.engine] = EngineState(at, row)
         if self.engines_since is None:
             self.engines_since = at
-        if gain.counters or gain.sketches:
+        if gain.counters or gain.latencies:
             tally = self.pools.setdefault((row.model, view.role_of(row.engine)), Window()).at(at)
             tally.count(gain.counters)
             for name in ENGINE_LATENCIES:
-                if name in gain.sketches:
-                    tally.sketches[name].merge(gain.sketches[name])
+                if name in gain.latencies:
+                    tally.gain(name, gain.latencies[name])
 
     def _apply_router(self, sender: str, row: RouterRow, at: float) -> None:
         _, before = self._dropped.get(sender, (at, row.dropped))

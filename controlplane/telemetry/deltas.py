@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import sub
 
 from controlplane.core.lifecycle import SERVING
 from controlplane.core.protocol import EngineRow, Histogram
-from controlplane.core.sketches import Sketch, from_cumulative
+from controlplane.core.sketches import Gained
 from controlplane.telemetry.records import COUNTERS, HISTOGRAMS
 
 FORGET_S = 900.0
 """An engine that sent nothing for so long is new when it comes back."""
-SECONDS_TO_MS = 1000.0
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Counters by name, latencies in milliseconds by name; nothing where nothing was gained."""
+    """Counters by name, latencies (in the engine's seconds) by name; nothing where nothing was gained."""
 
     counters: Mapping[str, float] = field(default_factory=dict)
-    sketches: Mapping[str, Sketch] = field(default_factory=dict)
+    latencies: Mapping[str, Gained] = field(default_factory=dict)
 
 
 NOTHING = Gain()
@@ -59,7 +59,7 @@ class EngineCounters:
         # What a sample leaves out (a scrape failed) keeps its old value, so that it is not all new when it is back.
         counters, histograms = {**last.counters, **row.counters}, {**last.histograms, **row.histograms}
         self._last[row.engine] = _Last(at, row.incarnation, counters, histograms)
-        return Gain(_counters(row.counters, last.counters), _sketches(row.histograms, last.histograms))
+        return Gain(_counters(row.counters, last.counters), _latencies(row.histograms, last.histograms))
 
     def forget(self, now: float) -> None:
         self._last = {engine: last for engine, last in self._last.items() if now - last.at < FORGET_S}
@@ -75,7 +75,7 @@ def _counters(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str
     return gained
 
 
-def _sketches(now: Mapping[str, Histogram], before: Mapping[str, Histogram]) -> dict[str, Sketch]:
+def _latencies(now: Mapping[str, Histogram], before: Mapping[str, Histogram]) -> dict[str, Gained]:
     gained = {}
     for name in HISTOGRAMS:
         new = now.get(name)
@@ -84,8 +84,17 @@ def _sketches(now: Mapping[str, Histogram], before: Mapping[str, Histogram]) -> 
         old = before.get(name)
         if old is not None and old.count == new.count:
             continue
-        base = (old.counts, old.count, old.sum) if old is not None and old.bounds == new.bounds else None
-        sketch = from_cumulative(new.bounds, new.counts, new.count, new.sum, base, SECONDS_TO_MS)
-        if sketch.count > 0:
-            gained[name] = sketch
+        more = _beyond(new, old) if old is not None and old.bounds == new.bounds else None
+        if more is None:
+            more = Gained(new.bounds, new.counts, new.sum, new.count)
+        if more.count > 0:
+            gained[name] = more
     return gained
+
+
+def _beyond(new: Histogram, old: Histogram) -> Gained | None:
+    """None: it was reset, all it shows is new."""
+    counts = list(map(sub, new.counts, old.counts))
+    if new.count < old.count or (counts and min(counts) < 0):
+        return None
+    return Gained(new.bounds, counts, max(new.sum - old.sum, 0.0), new.count - old.count)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from controlplane.core.sketches import Sketch, merged
-from controlplane.telemetry.board import STALE_S, Board, GpuState
+from controlplane.telemetry.board import BUSY, STALE_S, Board, GpuState
 from controlplane.telemetry.rows import LatencyMs
 from controlplane.telemetry.view import FleetView, GpuView
 from controlplane.telemetry.windows import Tally, covered_s
@@ -28,7 +28,7 @@ def effective_gpus(gpus: Iterable[GpuView], fresh: dict[str, GpuState], view: Fl
     """Sum of busy shares by role ("" = spare); empty when no fresh GPU tells its activity."""
     sums: dict[str, float] = {}
     for gpu in gpus:
-        share = fresh[gpu.uuid].busy.mean(now) if gpu.uuid in fresh else None
+        share = fresh[gpu.uuid].minute.mean(BUSY, now) if gpu.uuid in fresh else None
         if share is not None:
             role = view.role_of(gpu.engine) if gpu.engine else ""
             sums[role] = sums.get(role, 0.0) + share

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from controlplane.core.sketches import log_edges
-from controlplane.telemetry.board import STALE_S, Board, GpuState
+from controlplane.telemetry.board import DRAM, STALE_S, TENSOR, Board, GpuState
 from controlplane.telemetry.figures import (
     FIVE_MINUTES_S,
     MINUTE_S,
@@ -155,8 +155,8 @@ def pool_figures(
         "ready": sum(engine.state == "ready" for engine in own),
         "desired": sum(pool.desired for pool in model.pools if pool.role == role),
         "gpus": len(states),
-        "tensor": mean(state.tensor_mean.mean(now) for state in fresh),
-        "dram": mean(state.dram_mean.mean(now) for state in fresh),
+        "tensor": mean(state.minute.mean(TENSOR, now) for state in fresh),
+        "dram": mean(state.minute.mean(DRAM, now) for state in fresh),
         "waiting": sum(row.waiting for row in live) if live else None,
         "running": sum(row.running for row in live) if live else None,
     }

@@ -21,7 +21,7 @@ from controlplane.telemetry.accumulators import (
     PoolMinute,
 )
 from controlplane.telemetry.deltas import EngineCounters
-from controlplane.telemetry.records import Row, Sample, finished_at
+from controlplane.telemetry.records import Row, Sample, busy, finished_at
 from controlplane.telemetry.tables import REQUEST, Batch, moment
 from controlplane.telemetry.view import FleetView
 
@@ -98,14 +98,19 @@ class Rollups:
         return self._bucket(("node", node, start), lambda: NodeSecond(start, SECOND_S, node))
 
     def _gpus(self, node: str, rows: tuple[GpuRow, ...], at: float, view: FleetView) -> None:
-        self._node_second(node, at).set_gpus(rows, [view.role_of(row.engine) for row in rows])
+        roles = [view.role_of(row.engine) for row in rows]
+        self._node_second(node, at).set_gpus(rows, roles)
         start = self._start(at, MINUTE_S)
-        for row in rows:
-            role = view.role_of(row.engine)
+        pool, engine = None, ""
+        for row, role in zip(rows, roles, strict=True):
+            if pool is None or row.engine != engine:  # neighbours often have the same
+                engine = row.engine
+                model = view.engines[engine].model if engine in view.engines else ""
+                pool = self._pool(model, role, start)
+            share_of_it = busy(row)
             minute = self._bucket(("gpu", row.uuid, start), partial(GpuMinute, start, MINUTE_S, row.uuid))
-            minute.add(node, row, role)
-            model = view.engines[row.engine].model if row.engine in view.engines else ""
-            self._pool(model, role, start).add_gpu(row)
+            minute.add(node, row, role, share_of_it)
+            pool.add_gpu(row, share_of_it)
 
     def _pool(self, model: str, role: str, start: int) -> PoolMinute:
         return self._bucket(("pool", model, role, start), lambda: PoolMinute(start, MINUTE_S, model, role))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from controlplane.telemetry.records import COUNTERS, HISTOGRAMS
@@ -20,8 +22,23 @@ class Table:
     key: tuple[str, ...]
     columns: tuple[str, ...]
 
+    @cached_property
+    def _key_of(self) -> Callable[[Values], Values]:
+        return itemgetter(*map(self.columns.index, self.key))
+
+    @cached_property
+    def _row_of(self) -> Callable[[Mapping[str, Any]], Values]:
+        return itemgetter(*self.columns)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def key_of(self, values: Values) -> Values:
-        return tuple(values[self.columns.index(column)] for column in self.key)
+        return self._key_of(values)
+
+    def row_of(self, values: Mapping[str, Any]) -> Values:
+        """Raises KeyError for a column that is left out."""
+        return self._row_of(values)
 
 
 SKETCHES = tuple(f"{name}_ms" for name in HISTOGRAMS)
@@ -102,7 +119,7 @@ class Batch:
 
     def add(self, table: Table, values: Mapping[str, Any]) -> None:
         """`values` names every column of the table. Raises KeyError for one that is left out."""
-        row = tuple(values[column] for column in table.columns)
+        row = table.row_of(values)
         self.rows.setdefault(table, {})[table.key_of(row)] = row
 
     def __len__(self) -> int:

@@ -6,28 +6,47 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
-from controlplane.core.sketches import Sketch
+from controlplane.core.sketches import Gained, Sketch
 
 SLICE_S = 5
 HORIZON_S = 600
+SECONDS_TO_MS = 1000.0
 
 
 class Tally:
-    """Named sums and named sketches."""
+    """Named sums and named sketches. Histograms of engines are added up until a sketch is asked for (`settle`)."""
 
-    __slots__ = ("counters", "sketches")
+    __slots__ = ("_gained", "counters", "sketches")
 
     def __init__(self) -> None:
         self.counters: defaultdict[str, float] = defaultdict(float)
         self.sketches: defaultdict[str, Sketch] = defaultdict(Sketch)
+        self._gained: dict[tuple[str, tuple[float, ...]], Gained] = {}
 
     def count(self, gains: Mapping[str, float]) -> None:
         for name, value in gains.items():
             self.counters[name] += value
 
+    def gain(self, name: str, more: Gained) -> None:
+        """Seconds of an engine's histogram; they become milliseconds."""
+        key = (name, more.bounds)
+        mine = self._gained.get(key)
+        if mine is None:
+            self._gained[key] = replace(more)
+        else:
+            mine.add(more)
+
+    def settle(self) -> None:
+        """From now on `sketches` hold everything that was gained."""
+        for (name, _), gained in self._gained.items():
+            self.sketches[name].merge(gained.sketch(SECONDS_TO_MS))
+        self._gained.clear()
+
     def merge(self, other: Tally) -> None:
         self.count(other.counters)
+        other.settle()
         for name, sketch in other.sketches.items():
             self.sketches[name].merge(sketch)
 
@@ -83,48 +102,62 @@ def covered_s(span_s: int, now: float, since: float = 0.0) -> float:
     return max(now - max(start, since), 1.0)
 
 
-class MinuteMean:
-    """The mean of at most one value a second over the last minute."""
+class MinuteMeans:
+    """The means of several values, each told at most once a second, over the last minute."""
 
-    __slots__ = ("_count", "_newest", "_ring", "_sum")
+    __slots__ = ("_counts", "_newest", "_ring", "_sums", "_width")
     SECONDS = 60
 
-    def __init__(self) -> None:
-        self._ring = array("f", [math.nan]) * self.SECONDS
+    def __init__(self, width: int) -> None:
+        self._width = width
         self._newest = 0
-        self._sum = 0.0
-        self._count = 0
+        self._forget()
 
-    def add(self, moment: float, value: float | None) -> None:
-        """A second value of one second replaces the first; one older than a minute is ignored."""
+    def add(self, moment: float, *values: float | None) -> None:
+        """As many values as it is wide. A second value of one second replaces the first, None does not; what is older than a
+        minute is ignored."""
         second = int(moment)
-        self._advance(second)
-        if value is None or second <= self._newest - self.SECONDS:
+        if second > self._newest:
+            self._advance(second)
+        elif second <= self._newest - self.SECONDS:
             return
-        place = second % self.SECONDS
-        self._clear(place)
-        self._ring[place] = value
-        self._sum += self._ring[place]
-        self._count += 1
+        ring, sums, counts = self._ring, self._sums, self._counts
+        start = second % self.SECONDS * self._width
+        for place, value in enumerate(values):
+            if value is None:
+                continue
+            old = ring[start + place]
+            if old == old:  # no NaN
+                sums[place] -= old
+            else:
+                counts[place] += 1
+            ring[start + place] = value
+            sums[place] += ring[start + place]
 
-    def mean(self, now: float) -> float | None:
-        self._advance(int(now))
-        return max(self._sum, 0.0) / self._count if self._count else None
+    def mean(self, place: int, now: float) -> float | None:
+        second = int(now)
+        if second > self._newest:
+            self._advance(second)
+        count = self._counts[place]
+        return max(self._sums[place], 0.0) / count if count else None
 
     def _advance(self, second: int) -> None:
-        if second <= self._newest:
-            return
         if second - self._newest >= self.SECONDS:
-            self._ring = array("f", [math.nan]) * self.SECONDS
-            self._sum, self._count = 0.0, 0
+            self._forget()
         else:
             for skipped in range(self._newest + 1, second + 1):
-                self._clear(skipped % self.SECONDS)
+                self._clear(skipped % self.SECONDS * self._width)
         self._newest = second
 
-    def _clear(self, place: int) -> None:
-        old = self._ring[place]
-        if not math.isnan(old):
-            self._sum -= old
-            self._count -= 1
-            self._ring[place] = math.nan
+    def _forget(self) -> None:
+        self._ring = array("f", [math.nan]) * (self.SECONDS * self._width)
+        self._sums = [0.0] * self._width
+        self._counts = [0] * self._width
+
+    def _clear(self, start: int) -> None:
+        for place in range(self._width):
+            old = self._ring[start + place]
+            if old == old:
+                self._sums[place] -= old
+                self._counts[place] -= 1
+                self._ring[start + place] = math.nan

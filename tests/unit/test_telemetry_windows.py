@@ -26,7 +26,7 @@ from controlplane.telemetry.tables import (
 )
 from controlplane.telemetry.testing import engine_row, histogram, request_row
 from controlplane.telemetry.view import EngineView, FleetView
-from controlplane.telemetry.windows import MinuteMean, Window, covered_s
+from controlplane.telemetry.windows import MinuteMeans, Tally, Window, covered_s
 
 T0 = 1_796_018_400.0
 VIEW = FleetView(engines={"e1": EngineView("e1", "P1", "m", "prefill", "ready", 0.0, "", 1, ("n1",), ())})
@@ -77,8 +77,11 @@ def test_histograms_gain_milliseconds() -> None:
     for values in ([0.05], [0.05, 0.5, 0.5]):
         gain = counters.gain(engine_row("e1", "m", histograms={"transfer": histogram(values)}), T0)
     assert gain is not None
-    assert gain.sketches["transfer"].count == 2
-    assert 100 < (gain.sketches["transfer"].quantile(0.5) or 0) <= 1000 * 1.01
+    tally = Tally()
+    tally.gain("transfer", gain.latencies["transfer"])
+    tally.settle()
+    assert tally.sketches["transfer"].count == 2
+    assert 100 < (tally.sketches["transfer"].quantile(0.5) or 0) <= 1000 * 1.01
 
 
 @given(st.lists(st.tuples(st.floats(0, 400), st.floats(0.1, 50)), max_size=60), st.sampled_from([60, 300]))
@@ -111,14 +114,15 @@ def test_a_rate_divides_by_the_time_that_was_watched() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 150), st.one_of(st.none(), st.floats(0, 1, width=32))), max_size=200))
 def test_a_minute_mean_is_the_mean_of_the_last_value_of_each_second(values: list[tuple[int, float | None]]) -> None:
-    mean, kept, newest = MinuteMean(), {}, 0
+    mean, kept, newest = MinuteMeans(2), {}, 0
     for second, value in values:
         newest = max(newest, second)
-        mean.add(T0 + second, value)
+        mean.add(T0 + second, 0.25, value)
         if value is not None and second > newest - 60:
             kept[second] = value
     inside = [value for second, value in kept.items() if second > newest - 60]
-    found = mean.mean(T0 + newest)
+    assert mean.mean(0, T0 + newest) == (0.25 if values else None)
+    found = mean.mean(1, T0 + newest)
     assert found == (pytest.approx(sum(inside) / len(inside), abs=1e-6) if inside else None)
 
 
