@@ -55,6 +55,7 @@ class Agent:
             changed=self._publisher.changed,
             lost=lost,
         )
+        self.counts = self._host.counts
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -160,8 +161,11 @@ class Agent:
         logged too."""
         try:
             command = open_command(envelope, self.config.node_key, self.config.node, verbs)
-            return await self._carry_out(command)
+            answer = await self._carry_out(command)
+            self.counts.commands["done"] += 1
+            return answer
         except CommandRefused as refusal:
+            self.counts.commands["refused"] += 1
             log.warning("a %s command was refused: %s", "/".join(sorted(verbs)), refusal)
             return {"error": str(refusal)}
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from controlplane.common import valkey
 from controlplane.common.files import BadKey, read_key
+from controlplane.common.places import Place
 from controlplane.core import names
 from controlplane.core.accelerators import MEMORY_BYTES
 
@@ -47,6 +48,8 @@ class AgentConfig:
     network_gbps: float = 100.0
     labels: Mapping[str, str] = field(default_factory=dict)
     log_limit_bytes: int = 16 * 2**20
+    metrics: Place | None = None
+    """Where it serves /metrics."""
 
     @property
     def logs(self) -> Path:
@@ -81,6 +84,7 @@ def read_config(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Agent
         network_gbps=options.network_gbps,
         labels=dict(options.label),
         log_limit_bytes=options.log_limit_bytes,
+        metrics=Place(options.address, options.metrics_port) if options.metrics_port else None,
     )
 
 
@@ -109,6 +113,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--address", required=True, help="address that engines bind and routers use")
     parser.add_argument("--network-gbps", type=_option(_rate), default=100.0, help="bandwidth to the other nodes")
     parser.add_argument("--label", action="append", type=_option(names.read_label), default=[], metavar="KEY=VALUE")
+    parser.add_argument(
+        "--metrics-port", type=_option(_port), default=0, help="serve /metrics for Prometheus on the node's address (0: not)"
+    )
     parser.add_argument("--log-limit-bytes", type=int, default=16 * 2**20, help="size at which an engine's log is rotated")
     return parser
 
@@ -123,6 +130,12 @@ def _option(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return convert
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise ValueError(f"{text!r:.40} is no port (0 to 65535)")
+    return int(text)
 
 
 def _rate(text: str) -> float:

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from controlplane.core.lifecycle import ENGINE, SERVING, move
 from controlplane.core.protocol import EngineFact, EngineSpec
 from workers import checks, logs, ports
 from workers.config import AgentConfig
+from workers.counts import Counts
 from workers.engines.base import Driver, SpecRefused
 from workers.launching import clean_up, folder_of, key_of, prepare, read_secret
 from workers.processes import EngineProcess, Exit, Marker, child_environment, kill_marked
@@ -51,6 +52,7 @@ class Host:
     """Called after every change of a fact."""
     lost: Callable[[BaseException], None]
     """Called when a task of an engine failed in a way nobody foresaw."""
+    counts: Counts = field(default_factory=Counts)
 
 
 class Engine:
@@ -143,8 +145,10 @@ class Engine:
         except (SpecRefused, OSError) as error:
             log.warning("engine %s (generation %d) cannot start: %s", spec.id, spec.spec_generation, error)
             await self._note("failed", reason=f"cannot start: {error}"[:1000], ended_at=time.time())
+            self._host.counts.events["failed"] += 1
             return
         await self._note("starting", pid=process.pid, process=process.identity, start_timeout_s=launch.start_timeout_s)
+        self._host.counts.events["started"] += 1
         log.info("engine %s incarnation %d started: pid %d, port %d", spec.id, self.record.incarnation, process.pid, port)
         self._follow(process)
 
@@ -210,6 +214,7 @@ class Engine:
                 told = await self._patiently("verified", lambda: self._verify(client, spec))
                 self.vitals = Vitals(time.time())
                 await self._note("ready", ready_at=time.time(), version=told.version, compat=told.compat)
+                self._host.counts.events["ready"] += 1
                 log.info("engine %s incarnation %d is ready", self.record.id, self.record.incarnation)
         except GaveUp as error:
             return str(error)
@@ -236,16 +241,22 @@ class Engine:
 
     async def _scrape(self, client: EngineClient) -> None:
         before = self.vitals
+        counts = self._host.counts
         try:
-            self.vitals = after_scrape(before, await checks.scrape(client), time.time())
+            with counts.scrape_seconds.time():
+                page = await checks.scrape(client)
+            self.vitals = after_scrape(before, page, time.time())
+            counts.scrapes["done"] += 1
         except (EngineSilent, ValueError) as error:
             self.vitals = after_miss(before, str(error))
+            counts.scrapes["failed"] += 1
         self._host.changed()
 
     async def _ended(self, how: Exit, why: str) -> None:
         if self._client:
             self._client.close()
         state = "stopped" if self.record.state == "stopping" else "failed"
+        self._host.counts.events[state] += 1
         reason = "" if state == "stopped" else f"{why or how} while {self.record.state}"
         tail = "" if state == "stopped" else await asyncio.to_thread(self._tail_text)
         log.log(
@@ -265,14 +276,12 @@ class Engine:
         )
 
     def tail(self, lines: int, max_bytes: int = logs.MAX_TAIL_BYTES) -> list[str]:
-        """The last lines of this incarnation's log, without its key and secrets. Blocks; raises OSError."""
+        """The last lines of this incarnation's log, without its key and secrets, and what looks like one. Blocks; raises OSError."""
         hidden = [key_of(self._host.config, self.record)]
         for name in self.record.spec.env.values() if self.record.spec else ():
             with contextlib.suppress(SpecRefused):
                 hidden.append(read_secret(self._host.config.state, name))
-        text = "\n".join(logs.tail(self.log_file, lines, max_bytes))
-        for secret in filter(None, hidden):
-            text = text.replace(secret, "[secret]")
+        text = logs.hide("\n".join(logs.tail(self.log_file, lines, max_bytes)), hidden)
         return text.split("\n") if text else []
 
     def _tail_text(self) -> str:

@@ -7,12 +7,17 @@ import concurrent.futures
 import logging
 import os
 import threading
-from collections.abc import Coroutine, Mapping
+import time
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
+from prometheus_client.metrics_core import Metric
+
+from controlplane.common.metrics import registry, serve
 from workers.agent import Agent
 from workers.config import AgentConfig
 from workers.engines.base import Driver
+from workers.pages import agent_series
 from workers.probes import Probe
 from workers.sampler import Sampler
 
@@ -39,8 +44,15 @@ class Node:
         self.call(self._agent.open())
 
     def start_sampling(self) -> None:
-        self._sampling = asyncio.run_coroutine_threadsafe(Sampler(self.config, self._agent, self._probe).run(), self._loop)
+        sampler, agent, gpus = Sampler(self.config, self._agent, self._probe), self._agent, self._probe.gpus()
+        self._sampling = asyncio.run_coroutine_threadsafe(sampler.run(), self._loop)
         self._sampling.add_done_callback(_after_sampling)
+
+        def collect() -> Iterator[Metric]:
+            return agent_series(time.time(), list(agent.engines.values()), gpus, agent.counts, sampler.sampled)
+
+        if self.config.metrics is not None:
+            serve(self.config.metrics, registry(collect))
 
     def stop_sampling(self) -> None:
         if self._sampling:

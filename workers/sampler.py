@@ -20,6 +20,7 @@ from controlplane.core.codec import encode
 from controlplane.core.protocol import VERSION, EngineRow, GpuRow, NodeRow, Record, RecordKind
 from workers.agent import Agent
 from workers.config import AgentConfig
+from workers.counts import Sampled
 from workers.engine import Engine
 from workers.probes.base import Holder, Probe
 
@@ -46,7 +47,7 @@ class RecordMaker:
 
 class Sampler:
     def __init__(self, config: AgentConfig, agent: Agent, probe: Probe) -> None:
-        self.dropped = 0
+        self.sampled = Sampled()
         self._config, self._agent, self._probe = config, agent, probe
         self._client = connect(config.telemetry_url, SEND_TIMEOUT_S)
         self._maker = RecordMaker(config.node)
@@ -61,13 +62,16 @@ class Sampler:
             while True:
                 due = max(due + EVERY_S, time.monotonic())
                 await asyncio.sleep(due - time.monotonic())
-                await self._send(await self._collect(time.time()))
+                with self.sampled.seconds.time():
+                    records = await self._collect(time.time())
+                await self._send(records)
         finally:
             await self._client.aclose()
 
     async def _collect(self, now: float) -> list[bytes]:
         engines = [engine for engine in self._agent.engines.values() if engine.record.live]
         gpus = await self._gpu_rows(gpu_holders(engines, now))
+        self.sampled.note(gpus, now)
         rows = [row for engine in engines if (row := engine_row(engine, now))]
         records = [self._maker.pack("gpu", now, gpus)]
         if rows:
@@ -88,7 +92,7 @@ class Sampler:
             memory_used_bytes=memory.total - memory.available,
             memory_total_bytes=memory.total,
             disk_free_bytes=psutil.disk_usage(str(self._config.state)).free,
-            dropped=self.dropped,
+            dropped=self.sampled.records["dropped"],
         )
 
     async def _send(self, records: list[bytes]) -> None:
@@ -99,9 +103,10 @@ class Sampler:
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 self._end.note(await pipeline.execute())
+            self.sampled.records["sent"] += len(records)
             self._reachable = True
         except UNREACHABLE as error:
-            self.dropped += len(records)
+            self.sampled.records["dropped"] += len(records)
             if self._reachable:
                 log.warning("telemetry cannot be sent and is dropped: %s", describe(error))
             self._reachable = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 import redis
 
@@ -11,14 +12,22 @@ from controlplane.core import names
 from controlplane.core.codec import decode
 from controlplane.core.protocol import VERSION, EngineRow, GpuRow, NodeRow, Record
 from controlplane.core.signing import BadSignature, unseal
+from controlplane.stack.ports import free_port
 from tests.integration.agent_kit import AgentKit, until
+from tests.metrics_pages import Page
 
 
 @pytest.fixture(scope="module")
-def agent(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentKit]:
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def agent(valkey_url: str, tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[AgentKit]:
     kit = AgentKit(valkey_url, tmp_path_factory.mktemp("agent"))
     try:
-        kit.start("--log-limit-bytes", "100000", "--label", "zone=a", "--network-gbps", "400")
+        options = ("--log-limit-bytes", "100000", "--label", "zone=a", "--network-gbps", "400")
+        kit.start(*options, "--metrics-port", str(port))
         kit.run_engine(gpus=(0, 1))
         yield kit
     finally:
@@ -67,6 +76,27 @@ def test_the_node_is_described(agent: AgentKit) -> None:
     assert row.cpu is not None and 0 <= row.cpu <= 1
     assert row.memory_used_bytes and row.memory_total_bytes and row.memory_used_bytes < row.memory_total_bytes
     assert row.disk_free_bytes
+
+
+def test_prometheus_is_told_engines_gpus_and_how_well_they_are_watched(agent: AgentKit, port: int) -> None:
+    def page() -> Page:
+        return Page(httpx.get(f"http://127.0.0.1:{port}/metrics").content)
+
+    until("scraping", lambda: page().get("twinpool_agent_scrapes_total", result="done") > 1)
+    told = page()
+    gpu = {"gpu": agent.fact().gpus[0].uuid, "index": "0", "kind": "h100-sxm"}
+    assert told.value("twinpool_agent_engines", state="ready") == 1
+    assert told.value("twinpool_agent_engines", state="failed") == 0
+    assert told.value("twinpool_agent_engine_events_total", event="ready") == 1
+    assert told.value("twinpool_agent_commands_total", result="done") >= 1
+    assert told.value("twinpool_gpu_tensor_activity_ratio", engine="e-1", **gpu) == 0.5
+    assert told.value("twinpool_gpu_power_watts", engine="e-1", **gpu) == 350
+    assert told.value("twinpool_engine_kv_usage_ratio", engine="e-1", model="m") == 0.25
+    assert told.value("twinpool_agent_records_total", result="sent") > 0
+    assert told.value("twinpool_agent_sample_seconds_count") > 0
+    # The third GPU is spare and its power is not known: not 0.
+    assert told.get("twinpool_gpu_power_watts", gpu=agent.fact().gpus[2].uuid, index="2", kind="h100-sxm", engine="") == 0
+    assert sum(name == "twinpool_gpu_power_watts" for name, _ in told.samples) == 2
 
 
 def test_the_fact_describes_the_node_rises_and_is_signed(agent: AgentKit, valkey_url: str) -> None:
