@@ -108,7 +108,9 @@ class Guards:
     hysteresis: float = 0.1
     """A change that is not needed for a target must better the cost or the strain by this share."""
     headroom: float = 0.15
-    """Added to predicted load when engines are sized; taken off again nowhere."""
+    """Added to predicted load when engines are sized."""
+    give_up: bool = True
+    """GPUs that are not needed are given up. False: the model keeps all it has, only their split and the mode change."""
     idle_s: float = 900.0
     """Load must have been low for so long before GPUs are given up."""
     horizon_s: float = 900.0

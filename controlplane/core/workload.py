@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-CELLS_PER_DOUBLING = 2
-"""Of prompt and of answer tokens: a cell's lengths differ by 41% at most, and its means are exact."""
+PROMPT_CELLS_PER_DOUBLING = 3
+OUTPUT_CELLS_PER_DOUBLING = 0.5
+"""Prompts of a cell differ by 26% at most, answers fourfold (their spread matters less); a cell's means are exact."""
 BURST_SLOT_S = 1.0
 LEAST_BURST = 1.0
 """Arrivals that are more even than Poisson are planned for as Poisson."""
@@ -91,7 +92,7 @@ def mix_of(requests: Iterable[Seen]) -> Mix:
     for each in requests:
         if each.prompt_tokens < 1 or each.output_tokens < 1:
             continue
-        cell = cells.setdefault((_slot(each.prompt_tokens), _slot(each.output_tokens)), [0.0, 0.0, 0.0, 0.0])
+        cell = cells.setdefault(_slots(each.prompt_tokens, each.output_tokens), [0.0, 0.0, 0.0, 0.0])
         cached = min(each.cached_tokens, each.prompt_tokens - 1)
         for index, value in enumerate((1, each.prompt_tokens, each.output_tokens, max(0, cached))):
             cell[index] += value
@@ -136,8 +137,7 @@ def merged_mix(mixes: Iterable[tuple[Mix, float]]) -> Mix:
     cells: dict[tuple[int, int], list[float]] = {}
     for mix, weight in mixes:
         for count, *means in mix.cells:
-            key = _slot(means[0]), _slot(means[1])
-            sums = cells.setdefault(key, [0.0, 0.0, 0.0, 0.0])
+            sums = cells.setdefault(_slots(means[0], means[1]), [0.0, 0.0, 0.0, 0.0])
             sums[0] += count * weight
             for index, mean in enumerate(means, 1):
                 sums[index] += count * weight * mean
@@ -168,5 +168,8 @@ class Observed:
     """Requests in queues at the end."""
 
 
-def _slot(tokens: float) -> int:
-    return math.floor(math.log2(max(1.0, tokens)) * CELLS_PER_DOUBLING)
+def _slots(prompt_tokens: float, output_tokens: float) -> tuple[int, int]:
+    return (
+        math.floor(math.log2(max(1.0, prompt_tokens)) * PROMPT_CELLS_PER_DOUBLING),
+        math.floor(math.log2(max(1.0, output_tokens)) * OUTPUT_CELLS_PER_DOUBLING),
+    )

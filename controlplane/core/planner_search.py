@@ -1,0 +1,355 @@
+"""The layouts a model could have, and what each gives: the planner's search. Pure.
+
+Sizes are found role by role: the fewest answering engines that keep the ITL target, then the fewest prefill engines with
+which the first token is in time. A target that even an idle engine misses is left out of the sizing (more GPUs would not
+help), and told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from controlplane.core import gpus as gpu_table
+from controlplane.core.capacity import TAIL, Answering, Corrections, EngineSpeed, Given, Load, given, local_cells
+from controlplane.core.gpus import UnknownGpu
+from controlplane.core.perf import DoesNotFit, PhaseModel
+from controlplane.core.planner_types import Estimate, ModelNow, PoolNow, PoolPlan
+from controlplane.core.protocol import ROLES_OF_MODE, Mode, Role
+from controlplane.core.workload import Mix
+
+BUSY_MOST = 0.85
+"""Engines are never planned to work longer than this share of the time."""
+SATURATED = 10.0
+"""Strain of a layout that cannot keep up, times how far it is over."""
+MOST_ENGINES = 4096
+NOT_KEPT = 3
+"""Worse than any number of missed targets that are out of reach."""
+HALF = 0.5
+MODEL_ERROR = 0.2
+"""Half of an estimate's interval, relative: nine in ten latencies lie within it of the event simulation's."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One kind of engine for a role."""
+
+    role: Role
+    gpu: str
+    tensor_parallel: int
+    floor: int
+    ceiling: int
+
+    def plan(self, engines: int) -> PoolPlan:
+        return PoolPlan(self.role, engines, self.tensor_parallel, self.gpu)
+
+
+@dataclass(frozen=True)
+class Layouted:
+    """A layout with its estimate at the load that was asked for."""
+
+    mode: Mode
+    pools: tuple[PoolPlan, ...]
+    estimate: Estimate
+
+
+class Search:
+    """Estimates and sizes of one model under one mix."""
+
+    def __init__(
+        self,
+        model: ModelNow,
+        mix: Mix,
+        burst: float = 1.0,
+        corrections: Corrections | None = None,
+        prices: Mapping[str, float] | None = None,
+    ) -> None:
+        self.model, self.mix, self.burst = model, mix, burst
+        self.corrections = corrections or Corrections()
+        self.prices = prices or {}
+        self._speeds: dict[tuple[str, int], EngineSpeed | str] = {}
+        self._lost: dict[Mode, frozenset[str]] = {}
+        self.error = MODEL_ERROR
+
+    # --- what a layout gives ---------------------------------------------------------------------------------------------
+
+    def estimate(self, mode: Mode, pools: Sequence[PoolPlan], rate: float) -> Estimate:
+        """At `rate` arrivals/s. Raises DoesNotFit for a pool that cannot be, ValueError for pools of another mode."""
+        by_role = {pool.role: pool for pool in pools if pool.engines}
+        if set(by_role) != set(ROLES_OF_MODE[mode]):
+            raise ValueError(f"mode {mode} needs engines of the roles {' and '.join(ROLES_OF_MODE[mode])}, and no others")
+        cost = math.fsum(self.price(pool.gpu) * pool.gpus for pool in pools)
+        gpus = sum(pool.gpus for pool in pools)
+        if not self.mix.cells or rate <= 0:
+            role: Role = "mixed" if mode == "monolithic" else "decode"
+            return Estimate(0.0, 0.0, 1.0, 0.0, 0.0, role, gpus, cost, None, self.error)
+        answer, prefill = by_role.get("decode") or by_role["mixed"], by_role.get("prefill")
+        found = self._given(mode, answer, prefill, rate)
+        return self._told(found, mode, gpus, cost, rate)
+
+    def _given(self, mode: Mode, answer: PoolPlan, prefill: PoolPlan | None, rate: float) -> Given:
+        targets = self.model.slo.ttft_ms / 1e3, self.model.slo.itl_ms / 1e3
+        return given(
+            Load(rate, self.mix, self.burst),
+            (self.speed(answer.gpu, answer.tensor_parallel), answer.engines),
+            (self.speed(prefill.gpu, prefill.tensor_parallel), prefill.engines) if prefill else None,
+            local_cells(self.mix, mode),
+            targets,
+        )
+
+    def _told(self, found: Given, mode: Mode, gpus: int, cost: float, rate: float) -> Estimate:
+        slo = self.model.slo
+        ttft, itl = found.ttft_p99_s * 1e3 / slo.ttft_ms, found.itl_p99_s * 1e3 / slo.itl_ms
+        busy = max(found.prefill_busy, found.answer_busy)
+        strain = SATURATED * max(1.0, busy) if found.saturated else max(ttft, itl)
+        bottleneck: Role = "mixed"
+        if mode != "monolithic":
+            late = found.prefill_busy > found.answer_busy if found.saturated else ttft >= itl
+            bottleneck = "prefill" if late else "decode"
+        tokens = rate * self.mix.output_tokens
+        per_million = cost / (tokens * 3600) * 1e6 if tokens else None
+        return Estimate(
+            found.ttft_p99_s * 1e3,
+            found.itl_p99_s * 1e3,
+            found.attained,
+            strain,
+            busy,
+            bottleneck,
+            gpus,
+            cost,
+            per_million,
+            self.error,
+        )
+
+    def speed(self, kind: str, degree: int) -> EngineSpeed:
+        """Raises DoesNotFit, UnknownGpu."""
+        key = kind, degree
+        if key not in self._speeds:
+            try:
+                model = PhaseModel(self.model.shape, gpu_table.gpu(kind), degree, self.model.kv_dtype)
+                self._speeds[key] = EngineSpeed(
+                    model, self.mix, self.model.max_num_seqs, self.model.network_gbps, self.corrections
+                )
+            except (DoesNotFit, UnknownGpu) as misfit:
+                self._speeds[key] = str(misfit)
+        found = self._speeds[key]
+        if isinstance(found, str):
+            raise DoesNotFit(found)
+        return found
+
+    def price(self, kind: str) -> float:
+        known = gpu_table.GPUS.get(kind)
+        return self.prices.get(kind, known.price_per_hour if known else 0.0)
+
+    # --- which there are -------------------------------------------------------------------------------------------------
+
+    def options(self, role: Role) -> tuple[Option, ...]:
+        """Kinds of engine that the role's pool allows; of a role without a pool, what the model's other pools allow."""
+        own = [pool for pool in self.model.pools if pool.role == role]
+        found: dict[tuple[str, int], Option] = {}
+        for pool in own or self.model.pools:
+            floor, ceiling = (pool.floor, pool.ceiling) if own else (1, None)
+            for kind in dict.fromkeys((pool.gpu, *pool.kinds)):
+                for degree in dict.fromkeys((pool.tensor_parallel, *pool.degrees)):
+                    if (kind, degree) not in found and self._fits(kind, degree):
+                        most = MOST_ENGINES if ceiling is None else ceiling
+                        found[kind, degree] = Option(role, kind, degree, max(1, floor), max(1, most))
+        return tuple(found.values())
+
+    def _fits(self, kind: str, degree: int) -> bool:
+        try:
+            self.speed(kind, degree)
+        except DoesNotFit:
+            return False
+        return True
+
+    # --- what is needed --------------------------------------------------------------------------------------------------
+
+    def out_of_reach(self, mode: Mode) -> frozenset[str]:
+        """The targets (ttft, itl) that no number of GPUs keeps: TTFT on an idle engine, ITL at half load."""
+        if mode not in self._lost:
+            self._lost[mode] = self._out_of_reach(mode)
+        return self._lost[mode]
+
+    def _out_of_reach(self, mode: Mode) -> frozenset[str]:
+        if not self.mix.cells:
+            return frozenset()
+        local = local_cells(self.mix, mode)
+        ttft, itl = math.inf, math.inf
+        for answer in self.options("mixed" if mode == "monolithic" else "decode"):
+            prefills = self.options("prefill") if mode != "monolithic" else (None,)
+            speed = self.speed(answer.gpu, answer.tensor_parallel)
+            itl = min(itl, _half_loaded_itl_s(speed, self.mix, local))
+            for prefill in prefills:
+                many = prefill.plan(64) if prefill else None
+                ttft = min(ttft, self._given(mode, answer.plan(64), many, 1e-6).ttft_p99_s)
+        slo = self.model.slo
+        missed = (("ttft", ttft * 1e3 > slo.ttft_ms), ("itl", itl * 1e3 > slo.itl_ms))
+        return frozenset(name for name, misses in missed if misses)
+
+    def keeps(self, mode: Mode, estimate: Estimate) -> bool:
+        """Whether the targets that can be kept are, and no pool works too long."""
+        lost, slo = self.out_of_reach(mode), self.model.slo
+        return (
+            math.isfinite(estimate.ttft_p99_ms)
+            and estimate.busy <= BUSY_MOST
+            and ("ttft" in lost or estimate.ttft_p99_ms <= slo.ttft_ms)
+            and ("itl" in lost or estimate.itl_p99_ms <= slo.itl_ms)
+        )
+
+    def smallest(self, mode: Mode, rate: float, room: Mapping[str, int]) -> Iterator[Layouted]:
+        """For each pair of options the smallest layout that keeps the targets on `room` GPUs by kind."""
+        for answer in self.options("mixed" if mode == "monolithic" else "decode"):
+            most = min(answer.ceiling, room.get(answer.gpu, 0) // answer.tensor_parallel)
+
+            def enough(count: int, answer: Option = answer) -> bool:
+                return self._answers(mode, answer, count, rate)
+
+            engines = _fewest(answer.floor, most, enough)
+            if engines is None:
+                continue
+            if mode == "monolithic":
+                pools: tuple[PoolPlan, ...] = (answer.plan(engines),)
+                yield Layouted(mode, pools, self.estimate(mode, pools, rate))
+                continue
+            yield from self._with_prefill(mode, answer.plan(engines), rate, room)
+
+    def _with_prefill(self, mode: Mode, answer: PoolPlan, rate: float, room: Mapping[str, int]) -> Iterator[Layouted]:
+        for prefill in self.options("prefill"):
+            left = room.get(prefill.gpu, 0) - (answer.gpus if answer.gpu == prefill.gpu else 0)
+            most = min(prefill.ceiling, left // prefill.tensor_parallel)
+
+            def enough(count: int, prefill: Option = prefill) -> bool:
+                return self.keeps(mode, self.estimate(mode, (prefill.plan(count), answer), rate))
+
+            engines = _fewest(prefill.floor, most, enough)
+            if engines is not None:
+                pools = prefill.plan(engines), answer
+                yield Layouted(mode, pools, self.estimate(mode, pools, rate))
+
+    def _answers(self, mode: Mode, option: Option, engines: int, rate: float) -> bool:
+        """Whether so many answering engines keep what is theirs: ITL, and of monolithic serving TTFT too."""
+        if mode == "monolithic":
+            return self.keeps(mode, self.estimate(mode, (option.plan(engines),), rate))
+        if not self.mix.cells or rate <= 0:
+            return True
+        speed = self.speed(option.gpu, option.tensor_parallel)
+        pool = Answering(Load(rate, self.mix, self.burst), speed, engines, local_cells(self.mix, mode))
+        if pool.saturated or pool.busy > BUSY_MOST:
+            return False
+        itl_s = self.model.slo.itl_ms / 1e3
+        lost = "itl" in self.out_of_reach(mode)
+        return (lost or pool.itl_p99_s <= itl_s) and pool.slot.longer_than(self.model.slo.ttft_ms / 2e3) < TAIL / 2
+
+    def splits(self, mode: Mode, rate: float, room: Mapping[str, int]) -> Iterator[Layouted]:
+        """Every split that fills `room` (GPUs by kind), by pairs of options, floors and ceilings kept."""
+        if mode == "monolithic":
+            for option in self.options("mixed"):
+                engines = min(option.ceiling, room.get(option.gpu, 0) // option.tensor_parallel)
+                if engines >= option.floor:
+                    pools: tuple[PoolPlan, ...] = (option.plan(engines),)
+                    yield Layouted(mode, pools, self.estimate(mode, pools, rate))
+            return
+        for answer in self.options("decode"):
+            for prefill in self.options("prefill"):
+                yield from self._filled(mode, answer, prefill, rate, room)
+
+    def _filled(
+        self, mode: Mode, answer: Option, prefill: Option, rate: float, room: Mapping[str, int]
+    ) -> Iterator[Layouted]:
+        shared = answer.gpu == prefill.gpu
+        for engines in range(prefill.floor, min(prefill.ceiling, room.get(prefill.gpu, 0) // prefill.tensor_parallel) + 1):
+            left = room.get(answer.gpu, 0) - (engines * prefill.tensor_parallel if shared else 0)
+            answering = min(answer.ceiling, left // answer.tensor_parallel)
+            if answering < answer.floor:
+                if shared:
+                    return
+                continue
+            pools = prefill.plan(engines), answer.plan(answering)
+            yield Layouted(mode, pools, self.estimate(mode, pools, rate))
+
+
+def present(pools: Sequence[PoolNow]) -> tuple[PoolPlan, ...]:
+    """The pools as they are."""
+    return tuple(PoolPlan(pool.role, pool.engines, pool.tensor_parallel, pool.gpu) for pool in pools)
+
+
+def needed_gpus(model: ModelNow, rate: float, mix: Mix, burst: float = 1.0) -> int | None:
+    """The fewest GPUs with which the model keeps its targets in its mode, whatever there are; None: it never does."""
+    search = Search(model, mix, burst)
+    room = {kind: MOST_ENGINES for pool in model.pools for kind in (pool.gpu, *pool.kinds)}
+    return min((each.estimate.gpus for each in search.smallest(model.mode, rate, room)), default=None)
+
+
+def better(one: Layouted, other: Layouted, search: Search) -> bool:
+    """Whether `one` is the better choice: targets kept, then the lower cost, then the lower strain; where neither keeps them
+    more requests in time, then the lower strain."""
+    return rank(one, search) < rank(other, search)
+
+
+def rank(layout: Layouted, search: Search) -> tuple[float, float, float]:
+    """Small is good."""
+    found = layout.estimate
+    if search.keeps(layout.mode, found):
+        return float(missed(layout, search)), round(found.cost_per_hour, 6), found.strain
+    return float(NOT_KEPT), -round(found.attained, 2), found.strain
+
+
+def missed(layout: Layouted, search: Search) -> int:
+    """How many of both targets it misses."""
+    slo, found = search.model.slo, layout.estimate
+    return (found.ttft_p99_ms > slo.ttft_ms) + (found.itl_p99_ms > slo.itl_ms)
+
+
+def spread_room(model: ModelNow, spare: Mapping[str, int]) -> dict[str, int]:
+    """GPUs by kind that the model has or may take."""
+    room = dict(spare)
+    for pool in model.pools:
+        room[pool.gpu] = room.get(pool.gpu, 0) + pool.gpus
+    return room
+
+
+def _half_loaded_itl_s(speed: EngineSpeed, mix: Mix, local: Sequence[bool]) -> float:
+    """ITL p99 of an engine that works half of the time."""
+    low, high = 0.0, 1.0
+    while not (pool := _alone(speed, mix, local, high)).saturated and pool.busy < HALF:
+        low, high = high, high * 2
+    for _ in range(20):
+        middle = (low + high) / 2
+        pool = _alone(speed, mix, local, middle)
+        if pool.saturated or pool.busy > HALF:
+            high = middle
+        else:
+            low = middle
+    return _alone(speed, mix, local, low).itl_p99_s
+
+
+def _alone(speed: EngineSpeed, mix: Mix, local: Sequence[bool], rate: float) -> Answering:
+    return Answering(Load(rate, mix), speed, 1, tuple(local))
+
+
+def _fewest(least: int, most: int, enough: Callable[[int], bool]) -> int | None:
+    """The smallest count from `least` to `most` that is enough, if more never are worse; None: not even `most`."""
+    if most < least or not enough(most):
+        return None
+    low, high = least, most
+    step = 1
+    while low < high and step < most:
+        probe = min(least + step - 1, high)
+        if enough(probe):
+            high = probe
+            break
+        low, step = probe + 1, step * 2
+    while low < high:
+        middle = (low + high) // 2
+        if enough(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+def with_counts(pools: Sequence[PoolPlan], counts: Mapping[Role, int]) -> tuple[PoolPlan, ...]:
+    """The pools with other numbers of engines."""
+    return tuple(replace(pool, engines=counts.get(pool.role, pool.engines)) for pool in pools)
