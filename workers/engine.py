@@ -276,7 +276,7 @@ class Engine:
         )
 
     def tail(self, lines: int, max_bytes: int = logs.MAX_TAIL_BYTES) -> list[str]:
-        """The last lines of this incarnation's log, without its key and secrets, and what looks like one. Blocks; raises OSError."""
+        """The last lines of this incarnation's log, its secrets and what looks like one hidden. Blocks; raises OSError."""
         hidden = [key_of(self._host.config, self.record)]
         for name in self.record.spec.env.values() if self.record.spec else ():
             with contextlib.suppress(SpecRefused):

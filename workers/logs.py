@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 MAX_LINES = 2000
 MAX_TAIL_BYTES = 256 * 1024
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+HIDDEN = "[secret]"
+SHORTEST_PART = 4
+"""The end of a known secret that is at least so long is hidden where a text begins with it: the log was cut within it."""
+_LOOKS_SECRET = (
+    re.compile(r"(?i)\b(?P<kept>(?:bearer|basic)\s+)[\w.~+/=-]{8,}"),
+    re.compile(r"(?P<kept>://)[^/\s:@]*:[^/\s@]+(?=@)"),
+    re.compile(r"\b(?P<kept>)(?:hf_|sk-|gh[pousr]_|glpat-|xox[abprs]-|AKIA)[\w-]{8,}"),
+    re.compile(
+        r"""(?i)(?P<kept>(?:password|passwd|secret|api[_-]?key|access[_-]?key|(?:auth|access|api|hf|hub|session|bearer)[_-]?token)
+        ["']?\s*[=:]\s*\[?["']?)[^\s"',;\]}]{4,}""",
+        re.VERBOSE,
+    ),
+)
+"""What programs print of themselves: headers, addresses with a password, well-known kinds of keys, settings by name."""
 
 
 def tail(path: Path, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> list[str]:
@@ -24,6 +39,18 @@ def tail(path: Path, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> list[str]:
     if clean and not clean[-1]:
         clean.pop()
     return clean[-lines:] if lines else []
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """The text without these secrets, and without what looks like one."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+        parts = (secret[start:] for start in range(1, len(secret) - SHORTEST_PART + 1))
+        if cut := next(filter(text.startswith, parts), ""):
+            text = HIDDEN + text.removeprefix(cut)
+    for looks in _LOOKS_SECRET:
+        text = looks.sub(rf"\g<kept>{HIDDEN}", text)
+    return text
 
 
 def _last_bytes(path: Path, count: int) -> bytes:

@@ -7,14 +7,14 @@ from typing import Any
 
 from django.utils.translation import gettext
 
-from controlplane.control.actor import VERBS, Actor, may
+from controlplane.control.actor import Actor, may, rule_of
 
 
 def why_not(actor: Actor, verb: str, team: str = "") -> str:
     """Empty if `actor` may do `verb` on what `team` owns, else who may, in the viewer's language."""
     if not may(actor, verb, team):
         return ""
-    rule = VERBS[verb]
+    rule = rule_of(verb)
     words = {"operator": gettext("operator"), "admin": gettext("admin")}
     role: Any = words.get(rule.least, rule.least)
     if rule.owner and team:

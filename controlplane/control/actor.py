@@ -92,11 +92,18 @@ VERBS: Mapping[str, Rule] = {
     "revoke_key": Rule("admin", alone=False, frozen=False),
 }
 """Every verb there is. `set_owner` is the part of update_model that gives a model to a team."""
+READS: Mapping[str, Rule] = {"engine_log": Rule(owner=True)}
+"""What not everybody who is signed in may read: an engine's log may tell more than anybody meant it to."""
+
+
+def rule_of(verb: str) -> Rule:
+    """Of a verb or a read. Raises KeyError for neither."""
+    return VERBS[verb] if verb in VERBS else READS[verb]
 
 
 def may(actor: Actor, verb: str, team: str = "") -> str:
     """Empty if `actor` may do `verb` on what `team` owns ("" = nobody does), else why not. Raises KeyError for no verb."""
-    rule = VERBS[verb]
+    rule = rule_of(verb)
     if RANK[actor.role] >= RANK[rule.least]:
         return ""
     if not rule.owner:

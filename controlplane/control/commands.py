@@ -22,6 +22,8 @@ from controlplane.fleet import models
 TICK = "control.tick"
 MEASURE = "control.measure"
 ROLL_UP_HOURS = "control.roll_up_hours"
+WATCH = "control.watch"
+NOTIFY = "control.notify"
 PROBE_PAIR = "control.probe_pair"
 TASKS = {
     "start": names.TASK_START_ENGINE,
@@ -56,10 +58,10 @@ def send(step: Send) -> bool:
     return True
 
 
-def tail_log(node: str, engine: str, lines: int = 200, timeout_s: float = 5.0) -> dict[str, Any]:
+def tail_log(node: str, engine: str, lines: int = 200, timeout_s: float = 5.0, rank: int = 0) -> dict[str, Any]:
     """The agent's answer: `lines`, or `error`. Raises celery.exceptions.TimeoutError if it does not come in time, and
     kombu's OperationalError."""
-    command = Command(node=node, verb="tail_log", issued_at=time.time(), engine=engine, lines=lines)
+    command = Command(node=node, verb="tail_log", issued_at=time.time(), engine=engine, rank=rank, lines=lines)
     try:
         result = _dispatch(command, expires=timeout_s, ignore_result=False)
     except RuntimeError as error:  # how Celery says that it cannot listen for the result
@@ -120,6 +122,14 @@ def wake() -> None:
     """Ask for a tick soon. If the broker is away the next beat does it, so nothing is lost by not asking."""
     try:
         app.send_task(TICK, queue=names.CONTROL_QUEUE, expires=10, retry=False, ignore_result=True)
+    except OperationalError:
+        pass
+
+
+def notify() -> None:
+    """Have what channels are owed sent soon. If the broker is away the next beat does it."""
+    try:
+        app.send_task(NOTIFY, queue=names.CONTROL_QUEUE, expires=10, retry=False, ignore_result=True)
     except OperationalError:
         pass
 

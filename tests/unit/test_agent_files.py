@@ -114,3 +114,21 @@ def test_a_state_folder_belongs_to_one_agent(tmp_path: Path, monkeypatch: pytest
         pass
     with only_agent(tmp_path):
         pass
+
+
+def test_secrets_are_hidden_by_value_by_name_and_by_look() -> None:
+    key = "0123456789abcdef"
+    said = {
+        f"key {key}.": "key [secret].",
+        "GET /v1 Authorization: Bearer abcdefgh.ijk": "GET /v1 Authorization: Bearer [secret]",
+        "pull https://me:pass@host/x": "pull https://[secret]@host/x",
+        "token hf_abcdefghijkl end": "token [secret] end",
+        "'api_key': ['letmein'], 'seed': 1": "'api_key': ['[secret]'], 'seed': 1",
+        'DB_PASSWORD="hunter22"': 'DB_PASSWORD="[secret]"',
+        "HF_TOKEN=abcd1234": "HF_TOKEN=[secret]",
+        "max_num_batched_tokens=8192 tokenizer='x'": "max_num_batched_tokens=8192 tokenizer='x'",
+        "prompt tokens: 4096": "prompt tokens: 4096",
+    }
+    assert {text: logs.hide(text, [key, ""]) for text in said} == said
+    assert logs.hide(f"{key[5:]} was cut\n{key}", [key]) == "[secret] was cut\n[secret]"
+    assert logs.hide("def is no end of it", [key]) == "def is no end of it"
