@@ -53,13 +53,6 @@ def require_match(request: Request, current: str = "") -> None:
         raise Problem(412, "stale", "This has changed since you read it: read it again.")
 
 
-def require_model(request: Request, name: str) -> None:
-    """For actions on a model that compare no version themselves: 412 unless `If-Match` allows the model as it is now."""
-    row = models.Model.objects.filter(name=name).first()
-    if row is not None:
-        require_match(request, model_tag(row))
-
-
 def conditional(request: Request, body: Any, tag: str) -> Response:
     """A read's answer with its tag; 304 if the client has it already."""
     tags = _tags(request, "If-None-Match")

@@ -15,7 +15,7 @@ from controlplane.api import openapi
 from controlplane.api.bodies import NodeBody
 from controlplane.api.documents import ENGINE_STATES, EngineDocument, GpuDocument, LogDocument, NodeDocument, PoolDocument
 from controlplane.api.paging import Listed, page
-from controlplane.api.preconditions import expected_version, require_match, require_model
+from controlplane.api.preconditions import expected_version, require_match
 from controlplane.api.problems import Problem
 from controlplane.api.resource import Resource, carry_out
 from controlplane.api.selectors import all_engines, all_gpus, all_nodes, all_pools, count_states, model_of, one
@@ -178,9 +178,7 @@ class EngineRetry(Resource):
     @openapi.change("retry_engine", "engines", ReasonBody, model=True)
     def post(self, request: Request, engine: str) -> Response:
         """Start an engine again that was given up after too many failures."""
-        body = read_body(request, ReasonBody)
-        require_model(request, model_of(engine))
-        return carry_out(request, actions.retry_engine, engine, **body)
+        return _carry_out(request, actions.retry_engine, engine, **read_body(request, ReasonBody))
 
 
 def _carry_out(request: Request, action: Callable[..., models.Operation], engine: str, **options: Any) -> Response:

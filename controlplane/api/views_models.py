@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from controlplane.api import bodies, openapi
 from controlplane.api.documents import ModeDocument, ModelDocument, PoolDocument
 from controlplane.api.paging import Listed, page
-from controlplane.api.preconditions import conditional, model_tag, require_match, require_model
+from controlplane.api.preconditions import conditional, model_tag, require_match
 from controlplane.api.resource import Resource, carry_out, carry_out_on_model
 from controlplane.api.selectors import all_models, all_pools, count_states, one
 from controlplane.api.strict import NoQuery, Text, read_body, read_query
@@ -122,11 +122,9 @@ class ModelFreeze(Resource):
     def put(self, request: Request, name: str) -> Response:
         """Forbid changes of a model for a time. Running operations and healing go on."""
         body = read_body(request, bodies.FreezeBody)
-        require_model(request, name)
-        return carry_out(request, actions.freeze, name, body["until"], reason=body["reason"])
+        return carry_out_on_model(request, actions.freeze, name, body["until"], reason=body["reason"])
 
     @openapi.change("unfreeze", TAG, model=True)
     def delete(self, request: Request, name: str) -> Response:
         """Allow changes again."""
-        require_model(request, name)
-        return carry_out(request, actions.unfreeze, name)
+        return carry_out_on_model(request, actions.unfreeze, name)

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import connections
+from django.db import connections, transaction
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
@@ -26,6 +26,7 @@ from controlplane.api.selectors import all_operations, one, open_operations, ope
 from controlplane.api.strict import NoQuery, ReasonBody, Strict, Text, read_body, read_query
 from controlplane.api.watch import Seen, see, watcher
 from controlplane.control import actions
+from controlplane.control.actor import Actor
 from controlplane.core.lifecycle import ENDED
 from controlplane.fleet import models
 
@@ -150,10 +151,18 @@ class _Steer(Resource):
 
     def _steer(self, request: Request, operation: int) -> Response:
         body = read_body(request, ReasonBody)
-        row = operations_with_steps().filter(pk=operation).first()
-        if row is not None:
-            require_match(request, tag_of(OperationDocument(row).data))
-        return carry_out(request, self.verb, operation, reason=body["reason"])
+
+        def steer(actor: Actor, number: int, *, reason: str) -> models.Operation:
+            """`If-Match` is compared where the verb runs: neither where the answer is stored already nor before somebody
+            else may steer it."""
+            with transaction.atomic():
+                actions.lock_operation(number)
+                row = operations_with_steps().filter(pk=number).first()
+                if row is not None:
+                    require_match(request, tag_of(OperationDocument(row).data))
+                return self.verb(actor, number, reason=reason)
+
+        return carry_out(request, steer, operation, reason=body["reason"])
 
 
 class OperationCancel(_Steer):

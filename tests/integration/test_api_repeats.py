@@ -122,6 +122,24 @@ def test_a_key_is_for_one_request_of_one_user(web: Web, client: Client) -> None:
         problem(client.post(ADDRESS, json=SIZES, headers=key(wrong)), 400, "malformed")
 
 
+@pytest.mark.parametrize("verb", ["freeze", "pause", "retry"])
+def test_what_was_done_to_a_tag_is_answered_again_although_the_tag_is_another_by_now(client: Client, verb: str) -> None:
+    if verb == "pause":
+        number = client.post(ADDRESS, json=SIZES).json()["id"]
+        read, method, address, body = f"operations/{number}", "POST", f"operations/{number}/pause", {}
+    elif verb == "freeze":
+        until_then = (timezone.now() + timedelta(hours=1)).isoformat()
+        read, method, address, body = "models/m", "PUT", "models/m/freeze", {"until": until_then}
+    else:
+        models.Engine.objects.filter(pk="m-1").update(state="failed", failures=5)
+        read, method, address, body = "models/m", "POST", "engines/m-1/retry", {}
+    headers = {**key("a"), "if-match": client.get(read).headers["etag"]}
+    first, again = (client.request(method, address, json=body, headers=headers) for _ in range(2))
+    assert (first.status_code, again.status_code, again.json()) == (202, 202, first.json())
+    assert again.headers["idempotency-replayed"] == "true"
+    problem(client.request(method, address, json=body, headers=headers | key("b")), 412, "stale")
+
+
 def test_a_refused_request_leaves_its_key_unused(client: Client) -> None:
     problem(client.post("models/none/rebalance", json=SIZES, headers=key("a")), 404, "not_found")
     assert not StoredAnswer.objects.exists()

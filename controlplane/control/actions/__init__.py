@@ -13,7 +13,7 @@ from controlplane.control.actions.nodes import add_node, cordon_node, remove_nod
 from controlplane.control.actions.pools import move_gpus, rebalance, scale_pool
 from controlplane.control.actions.preview import preview
 from controlplane.control.actions.registration import register_model, remove_model
-from controlplane.control.actions.steering import cancel, freeze, pause, resume, rollback, unfreeze
+from controlplane.control.actions.steering import cancel, freeze, lock_operation, pause, resume, rollback, unfreeze
 from controlplane.control.actions.updates import RollOut, Selector, Update, retire_model, roll_out, update_model
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "exchange_roles",
     "forbid",
     "freeze",
+    "lock_operation",
     "move_gpus",
     "pause",
     "preview",

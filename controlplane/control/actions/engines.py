@@ -8,7 +8,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from controlplane.control.actions.change import Change, NewStep, begin, forbid, record_change
+from controlplane.control.actions.change import Change, NewStep, begin, record_change
 from controlplane.control.actor import Actor
 from controlplane.control.desire import pool_key
 from controlplane.control.refused import Refused, refuse_all
@@ -112,14 +112,14 @@ def _left(row: models.Engine) -> Iterator[str]:
         )
 
 
-def retry_engine(actor: Actor, engine_id: str, *, reason: str = "") -> models.Operation:
+def retry_engine(actor: Actor, engine_id: str, *, reason: str = "", expected_version: int | None = None) -> models.Operation:
     """Start an engine again that was given up after too many failures."""
     with transaction.atomic():
-        found = models.Engine.objects.select_for_update().select_related("model").filter(id=storable_text(engine_id))
-        row = found.first()
-        if row is None:
+        known = models.Engine.objects.filter(id=storable_text(engine_id)).select_related("model").first()
+        if known is None:
             raise Refused("not_found", f"there is no engine {engine_id!r:.40}")
-        forbid(actor, "retry_engine", row.model.team)
+        begin(actor, "retry_engine", known.model.name, reason=reason, expected_version=expected_version)
+        row = models.Engine.objects.select_for_update(of=("self",)).select_related("model").get(pk=known.pk)
         if not (row.wanted and row.state == "failed"):
             raise Refused("invalid", f"{row.id} is {row.state}: only a failed engine that is wanted is tried again")
         models.Engine.objects.filter(pk=row.pk).update(failures=0, retry_at=None)

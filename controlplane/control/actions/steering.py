@@ -169,19 +169,23 @@ def _other_steps(change: Change, wanted: Desire) -> list[NewStep]:
     return steps
 
 
-def freeze(actor: Actor, name: str | None, until: datetime, *, reason: str = "") -> models.Operation:
+def freeze(
+    actor: Actor, name: str | None, until: datetime, *, reason: str = "", expected_version: int | None = None
+) -> models.Operation:
     """Forbid changes of one model, or of all there are (`name` None), until then. Running operations go on."""
     if not timezone.now() < until <= timezone.now() + MAX_FREEZE:
         raise Refused("invalid", f"until: a time to come within {MAX_FREEZE.days} days, not {until:%Y-%m-%d %H:%M}")
-    return _freeze(actor, "freeze", name, until, reason)
+    return _freeze(actor, "freeze", name, until, reason, expected_version)
 
 
-def unfreeze(actor: Actor, name: str | None, *, reason: str = "") -> models.Operation:
+def unfreeze(actor: Actor, name: str | None, *, reason: str = "", expected_version: int | None = None) -> models.Operation:
     """Allow changes again."""
-    return _freeze(actor, "unfreeze", name, None, reason)
+    return _freeze(actor, "unfreeze", name, None, reason, expected_version)
 
 
-def _freeze(actor: Actor, verb: str, name: str | None, until: datetime | None, reason: str) -> models.Operation:
+def _freeze(
+    actor: Actor, verb: str, name: str | None, until: datetime | None, reason: str, expected_version: int | None
+) -> models.Operation:
     fields: dict[str, Any] = {"frozen_until": until, "frozen_reason": storable_text(reason)[:500] if until else ""}
     after = {"frozen_until": until.isoformat() if until else None}
     with transaction.atomic():
@@ -189,7 +193,7 @@ def _freeze(actor: Actor, verb: str, name: str | None, until: datetime | None, r
             forbid(actor, verb)
             models.Model.objects.update(version=F("version") + 1, **fields)
             return record_change(verb, actor, reason, "fleet", after=after, done=True)
-        change = begin(actor, verb, name, reason=reason)
+        change = begin(actor, verb, name, reason=reason, expected_version=expected_version)
         was = change.model.frozen_until
         models.Model.objects.filter(pk=change.model.pk).update(**fields)
         before = {"frozen_until": was.isoformat() if was else None}
@@ -198,10 +202,20 @@ def _freeze(actor: Actor, verb: str, name: str | None, until: datetime | None, r
 
 def _lock_all(actor: Actor, verb: str, operation_id: int) -> list[models.Operation]:
     """The operation's row and, after it, the other one of GPUs that move between two models."""
+    _lock_models_of(operation_id)
+    return [_lock_operation(actor, verb, each) for each in (operation_id, *_partners(operation_id))]
+
+
+def lock_operation(operation_id: int) -> None:
+    """Until the transaction ends nobody steers this operation but the caller; does nothing if there is none."""
+    _lock_models_of(operation_id)
+    models.Operation.objects.select_for_update(of=("self",)).filter(pk=operation_id).first()
+
+
+def _lock_models_of(operation_id: int) -> None:
     numbers = [operation_id, *_partners(operation_id)]
     names = models.Operation.objects.filter(pk__in=numbers).exclude(model=None).values_list("model__name", flat=True)
     lock_models(*names)
-    return [_lock_operation(actor, verb, each) for each in numbers]
 
 
 def _lock_operation(actor: Actor, verb: str, operation_id: int) -> models.Operation:
