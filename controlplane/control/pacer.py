@@ -28,8 +28,11 @@ LONGEST_REST_S = 2.0
 FIRST_BACK_OFF_S = 0.25
 MAX_BACK_OFF_S = 5.0
 MINUTE_S = 60.0
+WATCH_S = 10.0
+"""Between two looks for alerts."""
 BEAT_SCHEDULE = {
     "tick": {"task": commands.TICK, "schedule": BEAT_S, "options": {"expires": 2 * BEAT_S}},
+    "watch": {"task": commands.WATCH, "schedule": WATCH_S, "options": {"expires": WATCH_S}},
     "measure": {"task": commands.MEASURE, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},
     "roll_up_hours": {"task": commands.ROLL_UP_HOURS, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},
 }

@@ -20,6 +20,8 @@ from controlplane.common.metrics import registry, serve
 from controlplane.common.places import read_place
 from controlplane.config import config
 from controlplane.control import commands
+from controlplane.control.alerting.deliver import Notifier
+from controlplane.control.alerting.watch import Watcher
 from controlplane.control.loop import Loop
 from controlplane.control.measured import measure_finished
 from controlplane.control.metrics import control_series
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 app.conf.beat_schedule = {**app.conf.beat_schedule, **BEAT_SCHEDULE}
 _pacer = Pacer()
 _prober = Prober()
+_notifier = Notifier()
 for _chatty in ("celery.app.trace", "celery.worker.strategy", "celery.beat"):
     logging.getLogger(_chatty).setLevel(logging.WARNING)  # a tick every second is no news; what it does is logged by itself
 
@@ -51,6 +54,23 @@ def tick() -> None:
 def probe_pair(pair: int) -> None:
     """Begins the probe and returns at once: it must take no thread from ticks."""
     _prober.start(pair)
+
+
+@cache
+def the_watcher() -> Watcher:
+    return Watcher()
+
+
+@app.task(name=commands.WATCH)  # type: ignore[untyped-decorator]
+def watch() -> None:
+    """Look for alerts, then tell whoever is owed a message, beside the worker's tasks."""
+    the_watcher().run()
+    _notifier.start()
+
+
+@app.task(name=commands.NOTIFY)  # type: ignore[untyped-decorator]
+def notify() -> None:
+    _notifier.start()
 
 
 @app.task(name=commands.MEASURE)  # type: ignore[untyped-decorator]

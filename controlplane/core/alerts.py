@@ -165,3 +165,16 @@ def _without_look(
 def _ended(opened: Open, reason: str) -> Move:
     kind: Kind = "resolve" if opened.course.phase == "firing" else "drop"
     return Move(kind, opened.rule, opened.subject, opened.id, reason=reason)
+
+
+FIRST_RETRY_S = 10.0
+LONGEST_RETRY_S = 900.0
+ATTEMPTS = 30
+"""About six hours. A message that nobody took by then is given up."""
+
+
+def retry_after_s(attempts: int) -> float | None:
+    """Seconds until a message is sent again that failed so often; None: no more."""
+    if attempts >= ATTEMPTS:
+        return None
+    return float(min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** (attempts - 1)))

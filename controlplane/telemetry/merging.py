@@ -64,6 +64,11 @@ class Merged:
         places[np.arange(WIDTH), slots] = 1.0
         return [[round(value) for value in row] for row in (self.counts @ places).tolist()]
 
+    def above(self, limit: float) -> list[float]:
+        """Per cell how many values are larger, as far as buckets tell."""
+        counts: Counts = self.counts[:, limit < VALUES].sum(axis=1)
+        return [float(count) for count in counts]
+
 
 def mean_of(sums: bytes) -> float | None:
     """The exact mean of sketches, from their (count, sum) as they are stored, one after another."""

@@ -13,6 +13,8 @@ level answers is chosen from the window (`windows.Level`); percentiles are of me
 | `effective` | `effective_gpus(window, model=None)` |
 | `models` | `model_figures(model, window)`, `model_series(model, window)` |
 | `transfers` | `transfer_figures(window, model=None)` by pool, `transfer_series(model, window)` |
+| `budgets` | `spent(window, limits)`: requests, and token gaps, beyond their SLO, by model |
+| `freshness` | `newest_of_nodes(nodes, now)`, `newest_of_routers(models, now)` |
 | `handoffs` | `handoff_split(model, window)` |
 | `pairs` | `pair_figures(model, window)`, `pair_series(model, prefill, decode, window)` |
 | `waste` | `waste(window)`, `today(now, midnight)`, `thirty_days(now)` |
