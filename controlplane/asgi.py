@@ -24,6 +24,7 @@ from django.urls import path, re_path
 from controlplane.api.gate import Gate
 from controlplane.live.socket import live, nowhere
 from controlplane.telemetry.checks import channel_layer_is_configured
+from controlplane.web_metrics import Timed
 
 # The server does not run system checks; without a channel layer pages would only seem to be live.
 for problem in channel_layer_is_configured():
@@ -68,7 +69,7 @@ def _is_url(origin: bytes) -> bool:
 
 application = ProtocolTypeRouter(
     {
-        "http": Gate(http),
+        "http": Timed(Gate(http)),
         "websocket": OwnOrigins(
             AuthMiddlewareStack(URLRouter([path("ws/live", live_view), re_path(r"", nowhere_view)])),
             settings.CSRF_TRUSTED_ORIGINS,

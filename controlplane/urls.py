@@ -6,12 +6,15 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from django.views.defaults import server_error
 
+from controlplane import web_metrics
 from controlplane.api.gate import PREFIX
 from controlplane.api.problems import broken
 from controlplane.console.views import healthz
 
 urlpatterns = [
     path("healthz", healthz, name="healthz"),
+    path("metrics", web_metrics.metrics, name="metrics"),
+    path("metrics/engines", web_metrics.engines, name="metrics_engines"),
     path("api/", include("controlplane.api.urls")),
     path("", include("controlplane.console.urls")),
 ]

@@ -13,7 +13,7 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 
 from controlplane.api.rendering import encode
-from controlplane.control.refused import STATUS_OF_KIND, Refused
+from controlplane.control.refused import STATUS_OF_KIND, Refused, told
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
@@ -75,6 +75,8 @@ def answer(error: Exception, _context: Mapping[str, Any] | None = None) -> Respo
     found = _describe(error)
     if found is None:
         return None
+    if isinstance(error, Refused):
+        told.note(error)
     headers = {}
     if getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = error.auth_header  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from django.views.decorators.http import require_POST
 from controlplane.console.model_facts import model_facts
 from controlplane.control import actions
 from controlplane.control.actor import Actor
-from controlplane.control.refused import STATUS_OF_KIND, Refused
+from controlplane.control.refused import STATUS_OF_KIND, Refused, told
 from controlplane.fleet import models
 from controlplane.telemetry.fleet_view import read_operations
 
@@ -159,6 +159,7 @@ def _is_count(value: object) -> bool:
 
 
 def _refused(refused: Refused, body: Body, name: str | None) -> JsonResponse:
+    told.note(refused)
     more: dict[str, Any] = {}
     if refused.operation is not None:
         more = {"operation": refused.operation, "url": reverse("operation", args=[refused.operation])}

@@ -71,7 +71,9 @@ def control_series(counts: TickCounts, cpu_s: float, fact_ages: Mapping[str, flo
 def _seen(seen: Seen | None) -> Iterable[Metric]:
     world = seen.world if seen else World(0.0, 0.0)
     stamp = seen.stamp if seen else None
-    yield gauge("twinpool_control_last_tick_seconds", "Unix time of the last tick's end.", one(seen.at if seen else None))
+    yield gauge(
+        "twinpool_control_last_tick_timestamp_seconds", "Unix time of the last tick's end.", one(seen.at if seen else None)
+    )
     yield gauge("twinpool_control_table_epoch", "Of the newest routing table.", one(stamp[0] if stamp else None))
     yield gauge("twinpool_control_table_generation", "Of the newest routing table.", one(stamp[1] if stamp else None))
     yield gauge(

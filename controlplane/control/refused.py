@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -30,6 +32,21 @@ class Refused(Exception):
         self.kind: Kind = kind
         self.reasons = reasons
         self.operation = operation
+
+
+class Told:
+    """How many refusals pages and the API of this process have told, by kind. For any thread."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Kind] = Counter(dict.fromkeys(STATUS_OF_KIND, 0))
+        self._lock = threading.Lock()
+
+    def note(self, refused: Refused) -> None:
+        with self._lock:
+            self.counts[refused.kind] += 1
+
+
+told = Told()
 
 
 def refuse_all(kind: Kind, reasons: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ from django.db import Error as DatabaseError
 from django.http import HttpRequest
 
 from controlplane.live import frames
+from controlplane.live.counts import counts
 from controlplane.live.hub import Hub, hub
 from controlplane.live.messages import MAX_BYTES, BadMessage, subscription
 from controlplane.live.reader import Reader
@@ -79,14 +80,19 @@ class Socket:
     async def run(self) -> None:
         """Until one of the three has a reason to end it."""
         tasks = [asyncio.create_task(work) for work in (self._hear(), self._speak(), self._stay_logged_in())]
+        counts.open += 1
+        end = "error"
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         except Closed as closed:
+            end = str(closed.code or "client")
             if closed.code is not None:
                 await self._close(closed)
         finally:
+            counts.open -= 1
+            counts.closed[end] += 1
             self._hub.leave(self._reader)
             for task in tasks:
                 task.cancel()
@@ -101,6 +107,7 @@ class Socket:
             if len(self._times) == MESSAGES and now - self._times[0] < PER_S:
                 raise Closed(TOO_FAST, "messages come too fast")
             self._times.append(now)
+            counts.messages += 1
             await self._obey(event)
 
     async def _obey(self, event: Event) -> None:
@@ -152,6 +159,8 @@ class Socket:
     async def _send_text(self, text: str) -> None:
         try:
             await asyncio.wait_for(self._send({"type": "websocket.send", "text": text}), SEND_WITHIN_S)
+            counts.frames += 1
+            counts.frame_bytes += len(text)
         except TimeoutError as error:
             raise Closed(NOT_READING, "the client does not read") from error
 
