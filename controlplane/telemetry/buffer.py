@@ -1,6 +1,6 @@
 """From the thread that follows the stream to the one that stores: decoded samples, or "read them yourself".
 
-While PostgreSQL is away nothing piles up here: after LIMIT rows the storing side is told to read the stream again from where
+While PostgreSQL is away nothing piles up here: after LIMIT_ROWS the storing side is told to read the stream again from where
 it stopped; the stream is the buffer. `rejoin` closes the gap between such reading and the samples that follow.
 """
 
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from controlplane.telemetry.records import Row, Sample
 
-LIMIT_ROWS = 20_000
+LIMIT_ROWS = 100_000
+"""Ten seconds of 8,192 GPUs and 1,024 engines: a slow write must not lead to reading everything twice, which is slower."""
 
 
 @dataclass

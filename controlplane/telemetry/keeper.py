@@ -1,4 +1,4 @@
-"""The thread that talks to PostgreSQL: reads the fleet every second, stores what the stream brought, keeps partitions.
+"""The thread that talks to PostgreSQL: reads the fleet about every second, stores what the stream brought, keeps partitions.
 
 It alone waits when PostgreSQL is away; live rows go on with the fleet as it was last known. Nothing is lost as long as it is
 in the stream: the position is stored with the rows, and after an outage or a restart reading goes on from there.
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 MAX_BACKOFF_S = 10.0
 MAINTAIN_EVERY_S = 60.0
+READ_SHARE = 0.1
+"""Of its processor time it reads the fleet with this at the most: a large one is read every few seconds."""
 OVERLAP_S = 2 * LONGEST_OPEN_S
 """Read again after a restart: whole buckets for those that were open, and a base line for their counters."""
 
@@ -54,6 +56,8 @@ class Keeper(threading.Thread):
         self._intake = Intake(refusals)
         self._pending = Batch()
         self._maintained_at = 0.0
+        self._read_again_at = 0.0
+        self._flushed_to = 0.0
 
     @property
     def row_counts(self) -> Mapping[str, int]:
@@ -64,8 +68,9 @@ class Keeper(threading.Thread):
         return self._partitions.counts
 
     def run(self) -> None:
-        backoff_s = 0.0
+        backoff_s, due = 0.0, time.monotonic()
         while not self._stop_event.is_set():
+            due = max(due + TICK_S, time.monotonic())
             try:
                 self._tick()
             except (*FAILED, redis.RedisError, OSError) as error:
@@ -80,12 +85,11 @@ class Keeper(threading.Thread):
                 if backoff_s:
                     log.info("telemetry is stored again")
                 backoff_s = 0.0
-            self._stop_event.wait(max(backoff_s, TICK_S))
+            self._stop_event.wait(max(backoff_s, due - time.monotonic()))
         connection.close()
 
     def _tick(self) -> None:
-        self.view = view = fleet_view.read()
-        self.seen.set()
+        view = self._fleet()
         if time.monotonic() - self._maintained_at >= MAINTAIN_EVERY_S or not self._maintained_at:
             self._partitions.maintain(time.time())
             self._maintained_at = time.monotonic()
@@ -101,6 +105,14 @@ class Keeper(threading.Thread):
         self._position = share.position
         self._flush(rollups)
         self.consumed_to = share.watermark
+
+    def _fleet(self) -> FleetView:
+        if self.view is None or time.monotonic() >= self._read_again_at:
+            began = time.thread_time()
+            self.view = fleet_view.read()
+            self.seen.set()
+            self._read_again_at = time.monotonic() + (time.thread_time() - began) / READ_SHARE - TICK_S
+        return self.view
 
     def _resume(self) -> Rollups:
         """Where rows end, or the whole stream when none were ever written (or the stream was begun anew)."""
@@ -135,11 +147,14 @@ class Keeper(threading.Thread):
             self._position = entries[-1][0]
             self.consumed_to = position_time(self._position)
             rollups.advance(self.consumed_to)
-            self._flush(rollups)
+            # Pages of a large fleet are parts of a second, in which hardly anything closes.
+            if len(entries) < stream.PAGE or self.consumed_to - self._flushed_to >= TICK_S:
+                self._flush(rollups)
         return len(entries)
 
     def _flush(self, rollups: Rollups) -> None:
         self._pending = rollups.closed()
+        self._flushed_to = position_time(self._position)
         self._write_pending()
 
     def _write_pending(self) -> None:

@@ -79,6 +79,30 @@ def test_the_same_samples_again_make_the_same_rows() -> None:
     assert last_position() == f"{int(NOW * 1000)}-0"
 
 
+HARD_TEXTS = ["null", "NULL", "", 'a"b', "a\\b", "a,b", "{a}", " a ", "tab\tline\nend", "\x1f\x7f", "Hà Nội 🙂"]
+
+
+def test_lists_come_back_as_they_were_written() -> None:
+    batch = Batch()
+    numbers = [0.5, None, 0.0, 1.0, 1e-9]
+    values = dict.fromkeys(NODE_SECOND.columns) | {
+        "node": "n1",
+        "at": moment(NOW),
+        "gpus": HARD_TEXTS,
+        "engines": [""],
+        "roles": [],
+        "tensor": numbers,
+        "tensor_peak": [],
+        "dram": [None],
+        "memory_used_bytes": [80 << 30, None],
+        "power_w": [700.0],
+    }
+    batch.add(NODE_SECOND, values)
+    Writer(Partitions(keep(Config()))).write(batch, "5-0", NOW)
+    found = ask("SELECT gpus, engines, roles, tensor, dram, memory_used_bytes FROM telemetry_node_second")
+    assert found == [(HARD_TEXTS, [""], [], pytest.approx(numbers), [None], [80 << 30, None])]
+
+
 def test_a_row_that_the_database_refuses_is_dropped_alone(caplog: pytest.LogCaptureFixture) -> None:
     batch = Batch()
     good = dict.fromkeys(GPU_MINUTE.columns, None) | {"node": "n1", "engine": "", "role": "", "samples": 60}
