@@ -119,15 +119,17 @@ def restore(model: models.Model, desire: Desire) -> None:
 
 
 def _restore_canary(model: models.Model, canary: Desire | None) -> None:
-    """End a canary that was not there; a promoted one that is wanted again runs on."""
+    """End a canary that was not there; one that is wanted again runs on: its promotion, or the undoing of its start, was
+    taken back."""
     running = model.canaries.filter(ended_at=None)
     if canary is None:
         running.update(
             state=move(CANARY, "running", "cancelled"), ended_at=timezone.now(), reason="its start was taken back"
         )
     elif not running.exists():
-        again = model.canaries.filter(pk=canary["id"], state="promoted")
-        again.update(state=move(CANARY, "promoted", "running"), ended_at=None, reason="its promotion was taken back")
+        for state, what in (("promoted", "promotion"), ("cancelled", "end")):
+            again = model.canaries.filter(pk=canary["id"], state=state)
+            again.update(state=move(CANARY, state, "running"), ended_at=None, reason=f"its {what} was taken back")
 
 
 def skip_open_steps(steps: QuerySet[models.Step], reason: str) -> None:

@@ -44,7 +44,7 @@ OPERATION = _table(
     pending="running paused refused cancelled",
     running="paused done failed rolling_back cancelled",
     paused="running done failed rolling_back cancelled",
-    rolling_back="rolled_back failed",
+    rolling_back="rolled_back failed cancelled",
     done="",
     failed="",
     refused="",
@@ -56,9 +56,9 @@ CANARY = _table(
     running="promoted rolled_back cancelled",
     promoted="running",
     rolled_back="",
-    cancelled="",
+    cancelled="running",
 )
-"""promoted leads back only where the promotion itself was taken back."""
+"""promoted and cancelled lead back only where the promotion or the end itself was taken back."""
 
 SERVING = frozenset({"ready", "draining"})
 """Engine states in which requests may be in flight."""

@@ -63,6 +63,11 @@ def test_a_canary_on_shared_engines_takes_none() -> None:
         ({"mode": "disaggregated", "share": 0.9}, "invalid", "share 0.9 is more than the arm's part of the engines, 0.50"),
         ({"mode": "disaggregated", "share": 0.0}, "invalid", "shares: more than 0, at most 1"),
         ({"mode": "disaggregated", "share": 0.5, "steps": [0.4]}, "invalid", "steps: shares that rise"),
+        ({"mode": "disaggregated", "steps": 5}, "invalid", "steps: a list of shares, not 5"),
+        ({"mode": "disaggregated", "steps": {"a": 1}}, "invalid", "steps: a list of shares"),
+        ({"mode": "disaggregated", "steps": [None]}, "invalid", "shares: more than 0, at most 1"),
+        ({"mode": "disaggregated", "share": True}, "invalid", "shares: more than 0, at most 1"),
+        ({"mode": "disaggregated", "shared": []}, "invalid", "shared: true or false, not []"),
         (
             {"mode": "disaggregated", "engines": {"prefill": 2, "decode": 2}},
             "unsafe",
@@ -144,6 +149,37 @@ def test_a_canary_whose_start_is_taken_back_ends() -> None:
     operation = actions.set_canary(ANN, "m", "disaggregated")
     actions.rollback(ANN, operation.pk)
     assert (canary().state, sizes()) == ("cancelled", {"mixed": 4})
+
+
+def test_a_canary_runs_on_when_the_undoing_of_its_start_is_undone() -> None:
+    fleet("monolithic", mixed=4)
+    begun = actions.set_canary(ANN, "m", "disaggregated")
+    done()
+    undone = actions.rollback(ANN, begun.pk)
+    done()
+    actions.rollback(ANN, undone.pk)
+    assert (canary().state, canary().ended_at) == ("running", None), "its engines would serve nobody"
+    assert sizes() == {"mixed": 2, "canary/prefill": 1, "canary/decode": 1}
+
+
+def test_no_undo_puts_a_model_into_a_mode_that_its_canary_cannot_be_tried_against() -> None:
+    fleet("monolithic", mixed=2)
+    split = actions.set_mode(ANN, "m", "disaggregated")
+    models.Model.objects.update(served_mode="disaggregated")
+    models.Engine.objects.filter(id="m-1").update(role="prefill")
+    models.Engine.objects.filter(id="m-2").update(role="decode")
+    done()
+    begun = actions.set_canary(ANN, "m", "conditional", shared=True)
+    refused = refusal(actions.rollback, ANN, split.pk)
+    assert refused.kind == "busy" and "promote or end it first" in str(refused)
+    ended = actions.rollback(ANN, begun.pk)
+    actions.rollback(ANN, split.pk)
+    models.Model.objects.update(served_mode="monolithic")
+    models.Engine.objects.update(role="mixed")
+    done()
+    refused = refusal(actions.rollback, ANN, ended.pk)
+    assert refused.kind == "stale" and "only conditional is tried against disaggregated" in str(refused)
+    assert canary().state == "cancelled"
 
 
 def test_guardrails_change_while_a_canary_runs() -> None:

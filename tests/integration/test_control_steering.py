@@ -163,6 +163,32 @@ def test_an_undo_leaves_no_pool_that_is_too_small_by_now(update: Update, before:
     assert refused.kind == "unsafe" and f"pool decode would have {before} engines" in str(refused)
 
 
+def test_an_undo_takes_no_name_that_another_model_has_by_now() -> None:
+    fleet("monolithic", mixed=1)
+    fleet("monolithic", "n", mixed=1)
+    actions.update_model(ANN, "m", Update(aliases=["gpt"]))
+    removed = actions.update_model(ANN, "m", Update(aliases=[]))
+    actions.update_model(ANN, "n", Update(aliases=["gpt"]))
+    refused = refusal(actions.rollback, ANN, removed.pk)
+    assert refused.kind == "stale" and "the name gpt is taken by model n" in str(refused)
+    assert model().aliases == []
+    actions.update_model(ANN, "n", Update(aliases=[]))
+    actions.rollback(ANN, removed.pk)
+    assert model().aliases == ["gpt"]
+
+
+def test_a_rollback_that_gets_nowhere_is_ended_where_it_is() -> None:
+    fleet("disaggregated", prefill=1, decode=1)
+    operation = running(actions.set_mode(ANN, "m", "monolithic"))
+    models.Engine.objects.update(role="mixed")
+    models.Model.objects.update(served_mode="monolithic")
+    actions.rollback(ANN, operation.pk)
+    assert (model().mode, sizes()) == ("disaggregated", {"prefill": 1, "decode": 1})
+    assert actions.cancel(ANN, operation.pk).state == "cancelled"
+    assert (model().mode, sizes()) == ("monolithic", {"mixed": 2})
+    assert refusal(actions.cancel, ANN, operation.pk).kind == "invalid"
+
+
 def test_an_owner_undoes_only_what_an_owner_may_do() -> None:
     fleet("disaggregated", prefill=2, decode=2)
     for name in ("search", "chat"):
@@ -223,6 +249,7 @@ def test_what_only_adds_or_ends_is_not_turned_round() -> None:
     ended = actions.end_canary(ANN, "m")
     for steer in (actions.rollback, actions.cancel):
         assert "end_canary" in str(refusal(steer, ANN, ended.pk)), "its engines have to go back"
+    assert "wait for it, or pause it" in str(refusal(actions.cancel, ANN, ended.pk)), "what can be done"
 
 
 # --- freezes --------------------------------------------------------------------------------------------------------------

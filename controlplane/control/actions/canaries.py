@@ -53,7 +53,7 @@ def set_canary(
         model = change.model
         if running := running_canary(model):
             raise Refused("busy", f"canary {running.pk} of {name} runs: promote or end it first")
-        refuse_all("invalid", _unfit(model, mode, shared))
+        refuse_all("invalid", unfit(model, mode, shared))
         part = _give_engines(model, mode, engines) if not shared else 1.0
         wanted = share if share is not None else min(part, DEFAULT_SHARE) if shared else part
         if wanted > part:
@@ -160,7 +160,7 @@ def _next_step(change: Change, canary: models.Canary) -> models.Operation:
     return change.record(steps, done=not steps, was={"share": canary.share}, share=share)
 
 
-def _wrong(mode: str, engines: Mapping[str, int] | None, share: Any, shared: bool, steps: Sequence[float]) -> Iterator[str]:
+def _wrong(mode: str, engines: Mapping[str, int] | None, share: Any, shared: Any, steps: Any) -> Iterator[str]:
     if mode not in get_args(Mode):
         yield f"mode {mode!r:.40}: one of {', '.join(get_args(Mode))}"
     elif engines is not None:
@@ -169,14 +169,20 @@ def _wrong(mode: str, engines: Mapping[str, int] | None, share: Any, shared: boo
         yield from size_problems(engines, ROLES_OF_MODE[mode])
         if any(not engines.get(role) for role in ROLES_OF_MODE[mode]):
             yield f"a canary of mode {mode} needs at least one engine in each of {', '.join(ROLES_OF_MODE[mode])}"
-    shares = [each for each in (share, *steps) if each is not None]
-    if not all(isinstance(each, int | float) and math.isfinite(each) and 0 < each <= 1 for each in shares):
+    if not isinstance(shared, bool):
+        yield f"shared: true or false, not {shared!r:.20}"
+    if not isinstance(steps, list | tuple):
+        yield f"steps: a list of shares, not {steps!r:.20}"
+        return
+    shares = [*([] if share is None else [share]), *steps]
+    if not all(type(each) in (int, float) and math.isfinite(each) and 0 < each <= 1 for each in shares):
         yield "shares: more than 0, at most 1"
     elif any(one >= two for one, two in pairwise(shares)):
         yield "steps: shares that rise, each more than the one before"
 
 
-def _unfit(model: models.Model, mode: str, shared: bool) -> Iterator[str]:
+def unfit(model: models.Model, mode: str, shared: bool) -> Iterator[str]:
+    """Why `mode` cannot be tried on `model` as it is."""
     if mode == model.mode:
         yield f"{model.name} is {mode} already: a canary tries another mode"
     if shared and {mode, model.mode} != SHARED_MODES:

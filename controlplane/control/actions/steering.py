@@ -10,6 +10,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from controlplane.control.actions.canaries import running_canary, unfit
 from controlplane.control.actions.change import (
     Change,
     NewStep,
@@ -20,6 +21,7 @@ from controlplane.control.actions.change import (
     record_audit,
     record_change,
 )
+from controlplane.control.actions.registration import lock_names, names_taken
 from controlplane.control.actions.sizes import leaving_engines, main_pools, replace_steps, size_steps, too_small
 from controlplane.control.actor import Actor
 from controlplane.control.desire import Desire, begin_rollback, end, overtaken, pool_key, restore
@@ -41,7 +43,7 @@ NOWHERE_TO_STAY = frozenset({"retire_model", "roll_out", "set_canary", "promote_
 """Verbs of which half is no state to stay in: they are taken back, or go on."""
 WITH_FLOORS = frozenset({"rebalance", "set_mode", "move_gpus"})
 """Verbs that keep the floors of pools, and so do their undoings."""
-CANCELLABLE = frozenset({"pending", "running", "paused"})
+CANCELLABLE = frozenset({"pending", "running", "paused", "rolling_back"})
 MAX_FREEZE = timedelta(days=366)
 
 
@@ -80,7 +82,9 @@ def cancel(actor: Actor, operation_id: int, *, reason: str = "") -> models.Opera
 def _cancel(actor: Actor, row: models.Operation, reason: str) -> None:
     if row.model is not None:
         if row.verb in NOWHERE_TO_STAY:
-            raise Refused("invalid", f"operation {row.pk} ({row.verb}) cannot end half-way: roll it back, or pause it")
+            may_turn = row.verb in TURNABLE and row.state != "rolling_back"
+            remedy = f"{'roll it back' if may_turn else 'wait for it'}, or pause it"
+            raise Refused("invalid", f"operation {row.pk} ({row.verb}) cannot end half-way: {remedy}")
         restore(row.model, _where_it_is(row, row.model))
     end(row, "cancelled", f"cancelled by {actor.name}" + (f": {reason}" if reason else ""))
     _steer(actor, "cancel", row, "cancelled", reason)
@@ -90,6 +94,8 @@ def rollback(actor: Actor, operation_id: int, *, reason: str = "") -> models.Ope
     """Take an operation back. One that runs is turned round and returned; for one that has ended a new operation begins,
     if what it made desired still is. GPUs that moved between two models go back in both."""
     with transaction.atomic():
+        if models.Operation.objects.filter(pk=operation_id, before__settings__has_key="aliases").exists():
+            lock_names()
         row, *_ = rows = _lock_all(actor, "rollback", operation_id)
         turned = [each for each in rows if each.state not in ENDED]
         for each in turned:
@@ -125,8 +131,13 @@ def _undo(actor: Actor, rows: Sequence[models.Operation], reason: str) -> list[m
         change = begin(actor, "rollback", row.model.name, reason=reason)
         for verb in _rights(row.before):
             forbid(actor, verb, row.model.team)
-        refuse_all("stale", (f"operation {row.pk} was overtaken: {each}" for each in overtaken(row.model, row.after)))
+        refuse_all("stale", (f"operation {row.pk} was overtaken: {each}" for each in _overtaken(row, row.model)))
+        canary = running_canary(row.model)
+        if canary is not None and "mode" in row.before:
+            raise Refused("busy", f"canary {canary.pk} of {row.model.name} runs: promote or end it first")
         restore(row.model, row.before)
+        if canary is None and (again := running_canary(row.model)):
+            refuse_all("stale", unfit(change.model, again.mode, again.shared))
         refuse_all("unsafe", _empties(row, change.model.pk))
         changes.append((row, change))
     freed = frozenset().union(*(leaving_engines(change.model) for _, change in changes))
@@ -136,6 +147,14 @@ def _undo(actor: Actor, rows: Sequence[models.Operation], reason: str) -> list[m
         undone.append(change.record(steps, undoes=row, done=not steps))
     link(*undone)
     return undone
+
+
+def _overtaken(row: models.Operation, model: models.Model) -> Iterator[str]:
+    """Why what `row` made desired is not any more, or what was before it cannot be."""
+    yield from overtaken(model, row.after)
+    aliases = row.before.get("settings", {}).get("aliases")
+    if aliases is not None:
+        yield from names_taken([model.name, *aliases], besides=model)
 
 
 def _rights(wanted: Desire) -> Iterator[str]:
