@@ -94,6 +94,14 @@ def test_a_strict_model_keeps_an_engine_in_each_pool_whatever_its_floors() -> No
     assert steps(actions.rebalance(ANN, "m", {"prefill": 0, "decode": 4})) == ["retask decode", "retask decode"]
 
 
+def test_the_only_pool_of_a_strict_model_is_not_emptied() -> None:
+    fleet("monolithic", mixed=2)
+    models.Model.objects.update(strict=True)
+    refused = refusal(actions.scale_pool, ANN, "m", "mixed", 0)
+    assert refused.kind == "unsafe" and "m is strict" in str(refused)
+    assert sizes() == {"mixed": 2}
+
+
 def test_a_floor_is_kept() -> None:
     fleet("disaggregated", prefill=2, decode=3)
     models.Pool.objects.filter(role="decode").update(floor=3)

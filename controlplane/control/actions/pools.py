@@ -53,9 +53,8 @@ def scale_pool(
         pools = main_pools(change.model)
         if role not in pools:
             raise Refused("not_found", f"{name} has no pool {role!r:.40}; pools: {', '.join(pools) or 'none'}")
-        others = sum(pool.desired_engines for key, pool in pools.items() if key != role)
-        needed = role in ROLES_OF_MODE[change.model.mode]
-        if change.model.strict and needed and not engines and others:
+        needed = role in ROLES_OF_MODE[change.model.mode] and pools[role].desired_engines
+        if change.model.strict and needed and not engines:
             raise Refused("unsafe", f"{name} is strict: with 0 engines in pool {role} every request would be refused")
         resize(change.model, {role: engines})
         operation = change.record(steps := size_steps(change), subject=f"pool:{name}/{role}", done=not steps)
