@@ -243,7 +243,9 @@ def _under_way(model: str, scene: Scene) -> bool:
 
 
 def _stuck(model: str, scene: Scene) -> Iterator[str]:
-    """Pools that wait for what nothing brings about."""
+    """What waits for what nothing brings about: pools, and a mode whose pairs were seen not to hand over."""
+    if model in scene.problems:
+        yield scene.problems[model]
     for pool in scene.world.pools:
         if pool.model == model and pool.name in scene.waiting:
             yield f"{pool.name}: {scene.waiting[pool.name]}"

@@ -54,7 +54,7 @@ export function makeSteering({ refused, undoable, done }) {
     text(back, over ? gettext("Undo") : split ? gettext("Roll back to %(split)s", { split }) : gettext("Roll back"));
     back.append(" ", el("kbd", {}, "u"));
     hide(pause, over || turning);
-    hide(cancel, over || turning);
+    hide(cancel, over);
     hide(back, !canUndo(row, undoable) || facts.undone_by != null);
     gate(pause, refused[pausing()] ?? "");
     gate(cancel, refused.cancel ?? "");

@@ -9,8 +9,8 @@ import pytest
 
 from controlplane.core.observe import MAX_FAILURES
 from controlplane.core.progress import OperationState, Scene, StepState, advance
-from controlplane.core.protocol import RouterFact
-from controlplane.core.world import EngineState, PoolState, World
+from controlplane.core.protocol import ModelRoute, RouterFact
+from controlplane.core.world import EngineState, PoolState, Target, World
 
 ENGINE = EngineState("e-1", "m", "decode", 1, state="starting")
 START = StepState(0, "start", "decode", "e-1", "waiting")
@@ -60,6 +60,16 @@ def test_a_retask_is_done_when_every_router_knows() -> None:
     assert judge(RETASK, world(ready, routers=(router,)), {"e-1": "decode"}) == ("running", "running")
     assert judge(RETASK, world(ready, routers=(replace(router, generation=7),)), {"e-1": "decode"}) == ("done", "done")
     assert judge(RETASK, world(replace(ready, role="prefill")), {"e-1": "prefill"}) == ("failed", "failed")
+
+
+def test_a_rollback_to_a_mode_whose_pairs_do_not_hand_over_fails_and_says_so() -> None:
+    routes = (ModelRoute("m", "monolithic", engines=()),)
+    state = world(replace(ENGINE, state="ready"), models=routes, targets={"m": Target("disaggregated")})
+    turned = OperationState(1, "m", "rolling_back", (), "taken back by ann")
+    assert advance(turned, Scene(state)).state == "rolling_back", "probes are under way"
+    ended = advance(turned, Scene(state, problems={"m": "KV did not move from e-1 to e-2"}))
+    assert ended.state == "failed"
+    assert ended.outcome == "taken back by ann; what was before is not back: KV did not move from e-1 to e-2"
 
 
 def test_an_operation_without_steps_is_done() -> None:
