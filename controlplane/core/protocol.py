@@ -580,6 +580,8 @@ class RequestRow:
     """Of the engines that served it; with reason canary_unavailable those of main instead of its own."""
     team: str = ""
     """Of the API key it came with; empty: it came without one."""
+    traceparent: str = ""
+    """The client's W3C trace context; empty: it sent none, or a malformed one."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.weight <= MAX_WEIGHT:

@@ -36,12 +36,18 @@ def session(headers: Mapping[bytes, bytes]) -> bytes | None:
     return value if value is not None and _SESSION.fullmatch(value) else None
 
 
+def traceparent(headers: Mapping[bytes, bytes]) -> bytes:
+    """The client's W3C trace context if it is well-formed, else nothing."""
+    value = headers.get(b"traceparent")
+    return value if value is not None and _TRACEPARENT.fullmatch(value) else b""
+
+
 def forwarded(headers: Mapping[bytes, bytes], id: bytes) -> bytes:
     """The header lines that engines get besides the router's own. A closed list: nothing else of a client's passes."""
     lines = b"x-request-id: %b\r\n" % id
-    traceparent = headers.get(b"traceparent")
-    if traceparent is not None and _TRACEPARENT.fullmatch(traceparent):
-        lines += b"traceparent: %b\r\n" % traceparent
+    parent = traceparent(headers)
+    if parent:
+        lines += b"traceparent: %b\r\n" % parent
         state = headers.get(b"tracestate")
         if state is not None and _TRACESTATE.fullmatch(state):
             lines += b"tracestate: %b\r\n" % state

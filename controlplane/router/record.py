@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.core.protocol import ITL_BOUNDS_MS, MAX_WEIGHT, Passed, RequestRow
 from controlplane.core.scoring import Leg
-from controlplane.router import trials
+from controlplane.router import identity, trials
 
 if TYPE_CHECKING:
     from controlplane.router.exchange import Exchange
@@ -97,6 +97,7 @@ def _row(x: Exchange, now: float, weight: int) -> RequestRow:
         session=f"{x.need.session:016x}",
         arm=x.arm,
         team=x.team,
+        traceparent=identity.traceparent(x.request.headers).decode(),
     )
 
 

@@ -48,6 +48,22 @@ async def test_a_record_tells_the_whole_story(tmp_path: Path) -> None:
         assert decode(RequestRow, encode(row)) == row
 
 
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ("00-" + "a" * 32 + "-" + "b" * 16 + "-01", "00-" + "a" * 32 + "-" + "b" * 16 + "-01"),
+        ("00-" + "A" * 32 + "-" + "b" * 16 + "-01", ""),
+        ("00-" + "a" * 32 + "-" + "b" * 16 + "-01-" + "x" * 9999, ""),
+        (None, ""),
+    ],
+)
+async def test_a_record_keeps_the_clients_trace_if_it_is_well_formed(tmp_path: Path, sent: str | None, told: str) -> None:
+    async with pair(tmp_path, prefills=1) as two:
+        rows = rows_of(two.kit)
+        await two.kit.post(TEXT, "/v1/completions", **({"traceparent": sent} if sent else {}))
+        assert [row.traceparent for row in rows] == [told]
+
+
 def test_gaps_are_counted_by_their_bounds() -> None:
     counts = gap_counts([0.5, 1.0, 1.1, 4000.0], [])
     assert (counts[0], counts[1], counts[-1], sum(counts)) == (2, 1, 1, 4)
