@@ -32,29 +32,30 @@ SLO_SPAN_S = 3600.0
 MAX_MIDNIGHT_AGE_S = 2 * 86_400
 
 
-Ask = Callable[[str, Window, Mapping[str, str]], Any]
+Ask = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Source:
-    """`ask(model, window, query)` answers; `page` makes its document for the page, `table` the table to take away."""
+    """`ask(model, window, query)` answers (of other pages: what theirs is of, instead of a model's name); `page` makes
+    its document for the page, `table` the table to take away."""
 
     ask: Ask
     page: Callable[[Any], Any]
     table: Callable[[Any], Table]
 
 
-def _itself(found: Any) -> Any:
+def itself(found: Any) -> Any:
     return found
 
 
-def _lines(named: Mapping[str, Series | LatencySeries]) -> dict[str, Any]:
+def lines(named: Mapping[str, Series | LatencySeries]) -> dict[str, Any]:
     """Series for a chart: where each begins, how wide its cells are, and its values."""
-    lines = {
+    shown = {
         name: {"start": each.starts[0], "step_s": each.step_s, "unit": each.unit, "values": each.values}
         for name, each in flat_series(named).items()
     }
-    return {"lines": lines}
+    return {"lines": shown}
 
 
 def _pools(pools: Mapping[str, PoolSeries]) -> dict[str, Series | LatencySeries]:
@@ -63,7 +64,7 @@ def _pools(pools: Mapping[str, PoolSeries]) -> dict[str, Series | LatencySeries]
 
 def _transfer_page(found: Any) -> dict[str, Any]:
     heat = found.heat
-    return _lines(all_series(found)) | {
+    return lines(all_series(found)) | {
         "heat": {"start": heat.starts[0], "step_s": heat.step_s, "edges_ms": heat.edges_ms, "counts": heat.counts}
     }
 
@@ -111,7 +112,7 @@ def _one(found: Any) -> Table:
 
 
 def _series(of: Callable[[Any], dict[str, Series | LatencySeries]], ask: Ask) -> Source:
-    return Source(ask, lambda found: _lines(of(found)), lambda found: series_table(of(found)))
+    return Source(ask, lambda found: lines(of(found)), lambda found: series_table(of(found)))
 
 
 SOURCES: Mapping[str, Source] = {
@@ -120,16 +121,16 @@ SOURCES: Mapping[str, Source] = {
     "transfer_series": replace(
         _series(all_series, lambda model, window, _: transfer_series(model, window)), page=_transfer_page
     ),
-    "transfer_heat": Source(lambda model, window, _: transfer_series(model, window).heat, _itself, heat_table),
-    "figures": Source(lambda model, window, _: model_figures(model, window), _itself, _one),
-    "pools": Source(lambda model, window, _: pool_figures(window, model), _itself, figures_table),
-    "transfers": Source(lambda model, window, _: transfer_figures(window, model), _itself, figures_table),
-    "engines": Source(lambda model, window, _: engine_figures(window, model), _itself, figures_table),
+    "transfer_heat": Source(lambda model, window, _: transfer_series(model, window).heat, itself, heat_table),
+    "figures": Source(lambda model, window, _: model_figures(model, window), itself, _one),
+    "pools": Source(lambda model, window, _: pool_figures(window, model), itself, figures_table),
+    "transfers": Source(lambda model, window, _: transfer_figures(window, model), itself, figures_table),
+    "engines": Source(lambda model, window, _: engine_figures(window, model), itself, figures_table),
     "pairs": Source(lambda model, window, _: pair_figures(model, window), _pair_page, figures_table),
-    "handoff": Source(lambda model, window, _: handoff_split(model, window), _itself, _one),
-    "slo": Source(_within_slo, _itself, _one),
-    "waste": Source(_waste, _itself, _waste_table),
-    "markers": Source(lambda model, window, _: operation_markers(window, model), _itself, figures_table),
+    "handoff": Source(lambda model, window, _: handoff_split(model, window), itself, _one),
+    "slo": Source(_within_slo, itself, _one),
+    "waste": Source(_waste, itself, _waste_table),
+    "markers": Source(lambda model, window, _: operation_markers(window, model), itself, figures_table),
 }
 """By the end of the address: /data/models/<name>/<what>."""
 

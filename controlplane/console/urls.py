@@ -7,7 +7,19 @@ from django.urls import path
 from django.views.decorators.cache import never_cache
 from django.views.i18n import JavaScriptCatalog, set_language
 
-from controlplane.console import acts, find, history, model_data, nodes, operations, rebalance, requests_data, views
+from controlplane.console import (
+    acts,
+    engine,
+    engine_data,
+    find,
+    history,
+    model_data,
+    nodes,
+    operations,
+    rebalance,
+    requests_data,
+    views,
+)
 
 urlpatterns = [
     path("", views.fleet, name="fleet"),
@@ -27,6 +39,13 @@ urlpatterns = [
     path("models/<path:name>/rebalance/start", acts.rebalance, name="start_rebalance"),
     path("models/<path:name>/mode", acts.set_mode, name="set_mode"),
     path("models/<path:name>/canary", acts.set_canary, name="set_canary"),
+    path("engines/<str:engine_id>", engine.page, name="engine"),
+    path("engines/<str:engine_id>/rows", engine.rows, name="engine_rows"),
+    path("engines/<str:engine_id>/log", engine.log, name="engine_log"),
+    *(
+        path(f"data/engines/<str:engine_id>/{what}", engine_data.engine, {"what": what}, name=f"data_engine_{what}")
+        for what in engine_data.SOURCES
+    ),
     *(path(f"engines/<str:engine_id>/{verb}", acts.engine, {"verb": verb}, name=f"{verb}_engine") for verb in acts.ENGINE),
     path("models/<path:name>/facts", rebalance.facts, name="model_facts"),
     path("models/<path:name>/forecast", rebalance.forecast, name="model_forecast"),

@@ -12,7 +12,10 @@ const ACTS = {
   retry: ["retry_engine", gettext("Try again"), gettext("It was given up after too many failures and is started once more.")],
 };
 
-const possible = (row) => (row.state === "failed" ? ["retry", "restart"] : row.held ? ["readmit", "restart"] : ["hold", "restart"]);
+export const WORDS = Object.fromEntries(Object.entries(ACTS).map(([verb, [, words]]) => [verb, words]));
+
+// What can be done with an engine in this state, the likeliest first.
+export const possible = (row) => (row.state === "failed" ? ["retry", "restart"] : row.held ? ["readmit", "restart"] : ["hold", "restart"]);
 
 export async function openEngine(row, started, wanted = null) {
   const { ok, document: found } = await read(modelUrl(row.model, "facts"));
@@ -45,7 +48,7 @@ export async function openEngine(row, started, wanted = null) {
   const dialog = ask({
     title: gettext("%(engine)s of %(model)s", { engine: row.label, model: row.model }),
     meta: [row.node, row.reason].filter(Boolean).join(" · "),
-    body: [seg, help, el("h3", {}, gettext("Plan")), summary, plan],
+    body: [...(location.pathname.startsWith("/engines/") ? [] : [el("p", {}, el("a", { href: `/engines/${encodeURIComponent(row.engine)}` }, gettext("Figures, starts and log of %(engine)s", { engine: row.label })))]), seg, help, el("h3", {}, gettext("Plan")), summary, plan],
     confirm: gettext("Do it"),
     danger: true,
     ready: () => refused[ACTS[verb][0]] || (answer ? (answer.ok ? "" : (answer.document.reasons?.[0] ?? gettext("refused"))) : gettext("The plan is being made")),
