@@ -9,6 +9,7 @@ from django.views.i18n import JavaScriptCatalog, set_language
 
 from controlplane.console import (
     acts,
+    audit,
     engine,
     engine_data,
     find,
@@ -29,6 +30,8 @@ urlpatterns = [
     path("data/nodes", nodes.nodes, name="data_nodes"),
     path("data/gpus", nodes.gpus, name="data_gpus"),
     *(path(f"nodes/<str:node_name>/{verb}", acts.node, {"verb": verb}, name=f"{verb}_node") for verb in acts.NODE),
+    path("audit", audit.page, name="audit"),
+    path("data/audit", audit.rows, name="data_audit"),
     path("operations", operations.operations, name="operations"),
     path("operations/<int:number>", operations.operation, name="operation"),
     path("operations/<int:number>/rows", operations.rows, name="operation_rows"),
