@@ -56,6 +56,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",
+    "controlplane.console.middleware.NulAddress",
     "controlplane.console.middleware.DatabaseAway",
 ]
 
@@ -166,6 +167,7 @@ SPECTACULAR_SETTINGS = {
         "StepStateEnum": "controlplane.api.documents.STEP_STATES",
         "OperationStateEnum": "controlplane.api.documents.OPERATION_STATES",
         "CanaryStateEnum": "controlplane.api.documents.CANARY_STATES",
+        "AlertStateEnum": "controlplane.api.documents_alerts.ALERT_STATES",
     },
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import Count, Model, Prefetch, Q, QuerySet
 from django.http import Http404
 
+from controlplane.alerts.models import Alert, AlertState
 from controlplane.core.lifecycle import ENDED
 from controlplane.fleet import models
 
@@ -42,6 +43,11 @@ def all_operations() -> QuerySet[models.Operation]:
 
 def operations_with_steps() -> QuerySet[models.Operation]:
     return all_operations().prefetch_related("steps")
+
+
+def all_alerts() -> QuerySet[Alert]:
+    """Those that fire or did."""
+    return Alert.objects.exclude(state=AlertState.PENDING)
 
 
 def newest_canary(model: str) -> models.Canary | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, re_path, register_converter
 
-from controlplane.api import converters, schema, views_canary, views_fleet, views_models, views_operations
+from controlplane.api import converters, schema, views_alerts, views_canary, views_fleet, views_models, views_operations
 from controlplane.api.views_operations import waiting
 
 register_converter(converters.ModelName, "model")
@@ -32,6 +32,9 @@ urlpatterns = [
     path(f"{OPERATION}/pause", views_operations.OperationPause.as_view()),
     path(f"{OPERATION}/resume", views_operations.OperationResume.as_view()),
     path(f"{OPERATION}/rollback", views_operations.OperationRollback.as_view()),
+    path("v1/alerts", views_alerts.Alerts.as_view()),
+    path("v1/alerts/<number:alert>", views_alerts.OneAlert.as_view()),
+    path("v1/alerts/<number:alert>/silence", views_alerts.AlertSilence.as_view()),
     path("v1/nodes", views_fleet.Nodes.as_view()),
     path("v1/nodes/<word:name>", views_fleet.OneNode.as_view()),
     path("v1/nodes/<word:name>/cordon", views_fleet.NodeCordon.as_view()),

@@ -57,6 +57,7 @@ class Rule:
 
 _STEERS = Rule(owner=True, alone=False, frozen=False)
 _NODES = Rule(alone=False, frozen=False)
+_TOLD = Rule(owner=True, alone=False, frozen=False)
 
 VERBS: Mapping[str, Rule] = {
     "set_mode": Rule(owner=True),
@@ -90,10 +91,26 @@ VERBS: Mapping[str, Rule] = {
     "set_owner": Rule("admin", alone=False, frozen=False),
     "add_key": Rule("admin", alone=False, frozen=False),
     "revoke_key": Rule("admin", alone=False, frozen=False),
+    "silence_alert": _TOLD,
+    "unsilence_alert": _TOLD,
+    "set_alert_rule": _TOLD,
+    "try_channel": Rule(alone=False, frozen=False),
+    "add_channel": Rule("admin", alone=False, frozen=False),
+    "update_channel": Rule("admin", alone=False, frozen=False),
+    "remove_channel": Rule("admin", alone=False, frozen=False),
 }
 """Every verb there is. `set_owner` is the part of update_model that gives a model to a team."""
 READS: Mapping[str, Rule] = {"engine_log": Rule(owner=True)}
 """What not everybody who is signed in may read: an engine's log may tell more than anybody meant it to."""
+
+TOPICS: Mapping[str, Rule] = dict.fromkeys(("fleet", "nodes", "model", "operation"), Rule("viewer"))
+"""Who may follow a kind of live topic. A kind that is not here nobody may follow."""
+
+
+def may_follow(actor: Actor, topic: str) -> bool:
+    """Whether `actor` may see a live topic ("fleet", "model:llama-70b")."""
+    rule = TOPICS.get(topic.partition(":")[0])
+    return rule is not None and RANK[actor.role] >= RANK[rule.least]
 
 
 def rule_of(verb: str) -> Rule:

@@ -12,6 +12,20 @@ from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.alerts.models import Alert
+
+
+def firing(rule: str = "pool_empty", subject: str = "pool:m/decode", model: str = "m", **values: Any) -> Alert:
+    """An alert as a look leaves it."""
+    now = timezone.now()
+    known: dict[str, Any] = {"label": "m decode", "severity": "bad", "value": 0.0, "peak": 0.0, "threshold": 1.0}
+    known |= {"state": "firing", "looked_at": now.timestamp(), "last": "bad", "began_at": now, "fired_at": now}
+    return Alert.objects.create(rule=rule, subject=subject, model=model, **known | values)
+
 
 TLS = Path(__file__).parents[1] / "data" / "tls"
 

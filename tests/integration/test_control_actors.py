@@ -16,6 +16,7 @@ from controlplane.control.actor import RANK, VERBS, Actor, may
 from controlplane.control.keys import add_key, revoke_key
 from controlplane.control.newkey import NewKey
 from controlplane.fleet import models
+from tests.integration.alert_kit import firing
 from tests.integration.control_kit import ANN
 from tests.integration.control_rows import NEW, fleet, refusal
 
@@ -93,6 +94,13 @@ ASKED: dict[str, Callable[[Actor], Any]] = {
     "set_owner": lambda actor: actions.update_model(actor, "m", actions.Update(team="search")),
     "add_key": lambda actor: add_key(actor, NewKey("k", "search")),
     "revoke_key": lambda actor: revoke_key(actor, "k"),
+    "silence_alert": lambda actor: actions.silence_alert(actor, firing().pk, until=SOON, reason="known"),
+    "unsilence_alert": lambda actor: actions.unsilence_alert(actor, firing().pk),
+    "set_alert_rule": lambda actor: actions.set_alert_rule(actor, "node_lost", actions.RuleChange(threshold=60)),
+    "try_channel": lambda actor: actions.try_channel(actor, "pager"),
+    "add_channel": lambda actor: actions.add_channel(actor, "pager", "email", "a@example.com"),
+    "update_channel": lambda actor: actions.update_channel(actor, "pager", enabled=False),
+    "remove_channel": lambda actor: actions.remove_channel(actor, "pager"),
 }
 
 

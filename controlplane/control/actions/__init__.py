@@ -5,8 +5,10 @@ first and checks the rules of its verb (`control.actor.VERBS`). A refusal raises
 trace. `preview(action, …)` says what an action would do, and leaves none either.
 """
 
+from controlplane.control.actions.alerts import RuleChange, end_silence, set_alert_rule, silence_alert, unsilence_alert
 from controlplane.control.actions.canaries import end_canary, promote_canary, set_canary, update_canary
 from controlplane.control.actions.change import NewStep, forbid, record_change
+from controlplane.control.actions.channels import add_channel, remove_channel, try_channel, update_channel
 from controlplane.control.actions.engines import drain_engine, exchange_roles, restart_engine, retry_engine, undrain_engine
 from controlplane.control.actions.modes import set_mode
 from controlplane.control.actions.nodes import add_node, cordon_node, remove_node, uncordon_node
@@ -19,13 +21,16 @@ from controlplane.control.actions.updates import RollOut, Selector, Update, reti
 __all__ = [
     "NewStep",
     "RollOut",
+    "RuleChange",
     "Selector",
     "Update",
+    "add_channel",
     "add_node",
     "cancel",
     "cordon_node",
     "drain_engine",
     "end_canary",
+    "end_silence",
     "exchange_roles",
     "forbid",
     "freeze",
@@ -37,6 +42,7 @@ __all__ = [
     "rebalance",
     "record_change",
     "register_model",
+    "remove_channel",
     "remove_model",
     "remove_node",
     "restart_engine",
@@ -46,11 +52,16 @@ __all__ = [
     "roll_out",
     "rollback",
     "scale_pool",
+    "set_alert_rule",
     "set_canary",
     "set_mode",
+    "silence_alert",
+    "try_channel",
     "uncordon_node",
     "undrain_engine",
     "unfreeze",
+    "unsilence_alert",
     "update_canary",
+    "update_channel",
     "update_model",
 ]
