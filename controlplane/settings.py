@@ -57,6 +57,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",
     "controlplane.console.middleware.NulAddress",
+    "controlplane.console.middleware.NulAddress",
     "controlplane.console.middleware.DatabaseAway",
 ]
 

@@ -1,14 +1,30 @@
-"""A database that is away is a normal failure: the viewer is told, and the page tries again by itself."""
+"""What may happen to any page: an address that nothing can be at, and a database that is away, which is a normal failure:
+the viewer is told, and the page tries again by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 
 RETRY_AFTER_S = 5
+
+
+class NulAddress:
+    """404 for a path with a NUL: no text in PostgreSQL has one, so nothing can be of that name."""
+
+    sync_capable = True
+    async_capable = False
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if "\x00" in request.path:
+            raise Http404
+        return self.get_response(request)
 
 
 class DatabaseAway:

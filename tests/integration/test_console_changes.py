@@ -250,6 +250,11 @@ def test_unknown_models_and_operations_are_not_found(ops: Client) -> None:
         assert ops.get(path).status_code == 404
 
 
+@pytest.mark.parametrize("name", ["models/%00/rebalance", "models/m%00/facts", "models/%00/forecast"])
+def test_nothing_is_at_an_address_that_no_row_can_have(ops: Client, name: str) -> None:
+    assert ops.get(f"/{name}").status_code == 404
+
+
 def lived(until: float = NOW) -> None:
     """Ten minutes of a request a second and an engine's counters."""
     engine = EngineView("e-3", "D3", NAME, "decode", "ready", 0.0, "", 1, ("n1",), ())
