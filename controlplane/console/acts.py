@@ -85,6 +85,15 @@ def set_canary(request: HttpRequest, body: Body, name: str) -> HttpResponseBase:
     return _change(request, body, actions.set_canary, name, _mode(body), expected_version=_version(body), **more)
 
 
+CANARY: Mapping[str, Act] = {"promote": actions.promote_canary, "end": actions.end_canary}
+
+
+@order
+def canary(request: HttpRequest, body: Body, name: str, verb: str) -> HttpResponseBase:
+    """{"version", "reason", "dry_run"}: go on to the canary's next share, after the last one to its mode; or end it."""
+    return _change(request, body, CANARY[verb], name, expected_version=_version(body))
+
+
 ENGINE: Mapping[str, Act] = {
     "hold": actions.drain_engine,
     "readmit": actions.undrain_engine,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django.utils import timezone
 
+from controlplane.core.canary import Guardrails
 from controlplane.core.lifecycle import ENDED
 from controlplane.fleet import models
 
@@ -60,5 +62,18 @@ def _engines(model: models.Model) -> list[dict[str, Any]]:
 
 
 def _canary(model: models.Model) -> dict[str, Any] | None:
+    """The one that runs, with what it has shown so far."""
     canary = model.canaries.filter(ended_at=None).first()
-    return {"mode": canary.mode, "share": canary.share} if canary else None
+    if canary is None:
+        return None
+    return {
+        "mode": canary.mode,
+        "share": canary.share,
+        "steps": canary.steps,
+        "shared": canary.shared,
+        "paused": canary.paused,
+        "started_at": canary.started_at.timestamp(),
+        "step_since": canary.step_since.timestamp(),
+        "verdict": canary.verdict,
+        "guardrails": {**asdict(Guardrails()), **canary.guardrails},
+    }

@@ -64,7 +64,17 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
 def facts(request: HttpRequest, name: str) -> JsonResponse:
     """The model as it is now, and what the viewer may not do with it: what a dialog starts from."""
     model = get_object_or_404(models.Model, name=name)
-    verbs = ("rebalance", "set_mode", "set_canary", "drain_engine", "undrain_engine", "restart_engine", "retry_engine")
+    verbs = (
+        "rebalance",
+        "set_mode",
+        "set_canary",
+        "promote_canary",
+        "end_canary",
+        "drain_engine",
+        "undrain_engine",
+        "restart_engine",
+        "retry_engine",
+    )
     return JsonResponse({"model": model_facts(model), "refused": refusals(Actor.of_user(request.user), verbs, model.team)})
 
 

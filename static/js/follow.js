@@ -38,6 +38,7 @@ export function follow({ topics, also = [], frames = [], paint, frame = () => {}
   }
 
   socket.addEventListener("change", repaint);
+  addEventListener("zonechange", repaint);
   socket.addEventListener("missing", ({ detail: topic }) => {
     if (followed.includes(topic) && missing(topic)) setTimeout(() => socket.resync(), AGAIN_MS);
   });

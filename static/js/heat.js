@@ -4,6 +4,7 @@ import { byLabel, ROLE } from "./engines.js";
 import { clockSeconds, number } from "./format.js";
 import { HeatData } from "./heatdata.js";
 import { gettext, ngettext } from "./i18n.js";
+import { CONFIG, css, plain, plotly, scale, template, wall } from "./plotly.js";
 
 const RANGES = [
   { span: 900, step: 5, word: gettext("15 min"), cell: gettext("5 s per cell") },
@@ -18,43 +19,6 @@ const DRAW_EVERY_MS = 5000;
 const ROW_PX = [3, 16]; // a GPU's row is never thinner or thicker
 const MOST_PX = 340;
 const EDGES = { l: 66, r: 0, t: 4, b: 20 };
-
-// When it loads, Plotly writes MapLibre's sheet into the page unless an element of this id is there. We show no maps, and
-// the content policy would refuse the sheet with an error in the console.
-const MAP_SHEET = "9f215cf04c5486422605d13261cb87401f4e7763b6296af81e98efbc0130da53";
-
-let loading = null;
-
-function plotly(url) {
-  if (!document.getElementById(MAP_SHEET)) document.head.append(el("meta", { id: MAP_SHEET }));
-  loading ??= new Promise((resolve, reject) => {
-    const script = el("script", { src: url });
-    script.onload = () => resolve(globalThis.Plotly);
-    script.onerror = () => {
-      loading = null;
-      script.remove();
-      reject(new Error(gettext("the chart library did not load")));
-    };
-    document.head.append(script);
-  });
-  return loading;
-}
-
-// Plotly reads a little markup in texts, and names are hostile.
-const plain = (words) => words.replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
-
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-function scale(letter) {
-  const colors = css(`--heat-${letter}`).split(/\s+/);
-  return colors.map((color, index) => [index / (colors.length - 1), color]);
-}
-
-// Plotly knows no zones: hand it the viewer's wall clock as if it were UTC.
-function wall(unixSeconds) {
-  const date = new Date(unixSeconds * 1000);
-  return new Date(date.getTime() - date.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
-}
 
 // [{letter, word, gpus: [{uuid, name}]}]: by pool, then engine, then GPU; GPUs of no engine come last.
 function groupsOf(rows, known) {
@@ -110,7 +74,7 @@ function traces(data, list) {
       ygap: 1,
       showscale: false,
       hoverongaps: false,
-      colorscale: scale(letter),
+      colorscale: scale(`--heat-${letter}`),
       hovertemplate: "%{text}<br>%{x|%H:%M:%S} · %{z:.0f} %<extra></extra>",
     };
   });
@@ -134,24 +98,17 @@ function annotation({ letter, word, gpus, at }) {
 }
 
 function layout(data, list, labels, height) {
-  const line = css("--line-strong");
+  const base = template();
   const axis = { showgrid: false, zeroline: false, fixedrange: true, showline: false };
   return {
+    ...base,
     height,
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
     margin: EDGES,
-    font: { family: css("--sans"), size: 11, color: css("--ink-3") },
-    dragmode: false,
-    showlegend: false,
-    xaxis: { ...axis, type: "date", range: [wall(data.start), wall(data.end * data.step)], nticks: 6, tickformat: "%H:%M", ticks: "", linecolor: line },
+    xaxis: { ...base.xaxis, showline: false, range: [wall(data.start), wall(data.end * data.step)], nticks: 6, tickformat: "%H:%M", ticks: "" },
     yaxis: { ...axis, autorange: false, range: [list.length - 0.5, -0.5], showticklabels: false, ticks: "" },
     annotations: labels.map(annotation),
-    hoverlabel: { bgcolor: css("--raised"), bordercolor: line, font: { color: css("--ink") } },
   };
 }
-
-const CONFIG = { displayModeBar: false, responsive: true, doubleClick: false, scrollZoom: false, showTips: false };
 
 export function makeHeat(panel, rows, clock) {
   const plot = panel.querySelector("[data-plot]");
@@ -261,6 +218,7 @@ export function makeHeat(panel, rows, clock) {
   }).observe(panel);
   document.addEventListener("visibilitychange", draw);
   addEventListener("themechange", draw);
+  addEventListener("zonechange", draw);
 
   return {
     // Called after a frame was applied: takes the samples, and draws at most every few seconds.

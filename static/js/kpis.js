@@ -11,7 +11,7 @@ const ROLES = [
   ["mixed", "m", "fill-m", gettext("mixed")],
 ];
 
-function parts(cell, { second = false, line = null } = {}) {
+export function parts(cell, { second = false, line = null } = {}) {
   const big = figure("span", "big");
   const small = second ? figure("span", "second") : null;
   const curve = line ? spark(line) : null;
@@ -55,7 +55,7 @@ function slo(cell, name) {
   };
 }
 
-function setPair(at, p50, p99) {
+export function setPair(at, p50, p99) {
   const high = latency(p99);
   const middle = latency(p50);
   at.big.set(high.value, high.unit && `${high.unit} p99`);

@@ -4,7 +4,7 @@ import { setServerTime } from "./clock.js";
 import { isOpen } from "./dialog.js";
 import { attr, el, hide, keyed, text } from "./dom.js";
 import { follow } from "./follow.js";
-import { clock, utc } from "./format.js";
+import { clock, day, utc } from "./format.js";
 import { gettext } from "./i18n.js";
 import { key } from "./keys.js";
 import { isOver, outcomeOf, progress, stateOf, stateWord, subjectOf, verbOf, verbWord } from "./opwords.js";
@@ -18,7 +18,6 @@ setServerTime(first.now);
 const feeds = follow({ topics: ["fleet"], paint: (state) => paint(state) });
 const known = new Map(first.rows.map((row) => [row.number, row]));
 const undone = new Set(first.rows.map((row) => row.undoes).filter(Boolean));
-const dayFormat = new Intl.DateTimeFormat(document.documentElement.lang || "en", { day: "numeric", month: "short" });
 let chosen = null;
 
 const FILTERS = [
@@ -67,7 +66,7 @@ function makeLine(row) {
     paint(next) {
       now = next;
       const [kind, word] = stateOf(next);
-      text(when, `${dayFormat.format(next.created_at * 1000)} ${clock(next.created_at)}`);
+      text(when, `${day(next.created_at)} ${clock(next.created_at)}`);
       attr(when, "title", utc(next.created_at));
       text(link, verbOf(next));
       text(whom, subjectOf(next));

@@ -2,6 +2,7 @@
 import { el } from "./dom.js";
 import { key } from "./keys.js";
 import { nextTheme } from "./theme.js";
+import "./zone.js";
 
 const help = document.getElementById("help");
 const showHelp = () => help.open || help.showModal();

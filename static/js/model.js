@@ -1,0 +1,269 @@
+// The page of one model. Live rows paint the head and the engines with every frame; charts and figures of the chosen time are asked
+// for anew when a frame comes and they are old enough. A panel that fails says so in its place.
+import { gate, modelUrl, read, setDown } from "./act.js";
+import { makeCanary } from "./canary.js";
+import { now, setServerTime } from "./clock.js";
+import { isOpen } from "./dialog.js";
+import { attr, el, hide, redraw, text } from "./dom.js";
+import { follow } from "./follow.js";
+import { latencyText, MISSING, number, percent, rate, span } from "./format.js";
+import { gettext } from "./i18n.js";
+import { key } from "./keys.js";
+import { failedPairs, paintMatrix } from "./matrix.js";
+import { makeCharts } from "./modelcharts.js";
+import { makeEngines } from "./modelengines.js";
+import { makeModelKpis } from "./modelkpis.js";
+import { makeMode } from "./modeswitch.js";
+import { failed, guard } from "./panels.js";
+import { makeRange } from "./range.js";
+import { takeAway } from "./takeaway.js";
+import { paintHandoff, paintWaste } from "./usepanels.js";
+import { walk } from "./walk.js";
+import { isUtc } from "./zone.js";
+
+const byId = (id) => document.getElementById(id);
+const part = (panel, name) => byId(panel).querySelector(`[data-${name}]`);
+const first = JSON.parse(byId("first").textContent);
+setServerTime(first.now);
+const NAME = first.model.name;
+const TOPIC = `model:${NAME}`;
+const SLO_TARGET = 0.99;
+let facts = first.model;
+let refused = first.refused;
+
+const feeds = follow({ topics: [TOPIC], frames: [first.frame], paint: (state) => paint(state), frame: () => due() && refresh(), missing: () => true });
+const rows = feeds.rows(TOPIC);
+const range = makeRange(byId("range"), { changed: () => refresh(true) });
+
+// ---- questions to telemetry, each at most once at a time
+function dataUrl(what) {
+  const query = range.query();
+  if (what === "waste") query.set("midnight", midnight());
+  return `/data/models/${NAME.split("/").map(encodeURIComponent).join("/")}/${what}?${query}`;
+}
+
+function midnight() {
+  const at = new Date(now() * 1000);
+  if (isUtc()) at.setUTCHours(0, 0, 0, 0);
+  else at.setHours(0, 0, 0, 0);
+  return Math.round(at.getTime() / 1000);
+}
+
+// How old what is shown may get before a frame asks for it anew: a cell of the charts, about.
+const everyMs = () => (range.span <= 3600 ? 10_000 : range.span <= 21_600 ? 60_000 : 300_000);
+let askedAt = 0;
+let round = 0;
+const due = () => range.live && !document.hidden && Date.now() - askedAt > everyMs();
+
+// ---- panels: what they need, and how they paint it
+const plotlyUrl = byId("charts").dataset.plotly;
+const charts = makeCharts(facts.slo, dataUrl);
+for (const { chart } of charts) byId("charts").append(chart.node);
+const kpis = makeModelKpis(byId("kpis"), facts.slo);
+const figuresOf = new Map(); // engine and role -> its figures
+let pools = [];
+
+const PANELS = [
+  ...charts.map(({ source, chart }) => ({
+    needs: [source, "markers"],
+    paint: (found, state) => chart.paint(found[source].found, { ...state, markers: found.markers.found }, plotlyUrl),
+    fail: (words, again) => chart.failed(words, again),
+  })),
+  { needs: ["figures", "pools", "transfers"], paint: ({ figures, pools: of, transfers }, state) => paintKpis(figures.found, of.found, transfers.found, state), fail: failIn(byId("kpis")) },
+  { needs: ["handoff"], paint: ({ handoff }) => paintHandoff(part("handoff", "body"), handoff.found), fail: failIn(part("handoff", "body")) },
+  { needs: ["waste"], paint: ({ waste }) => paintWaste(part("waste", "body"), waste.found), fail: failIn(part("waste", "body")) },
+  { needs: ["pairs"], paint: ({ pairs }, state) => paintPairs(pairs.found, state), fail: failIn(part("pairs", "body")) },
+  { needs: ["engines"], paint: ({ engines: { found } }) => keepFigures(found), fail: () => {} },
+  { needs: ["slo"], paint: ({ slo }) => paintSlo(slo.found), fail: () => paintSlo(null) },
+];
+
+function failIn(body) {
+  return (words, again) => {
+    const button = el("button", { class: "btn small", type: "button" }, gettext("Try again"));
+    button.addEventListener("click", again);
+    redraw(body, `failed ${words} ${Date.now()}`, () => [failed(words, button)]);
+  };
+}
+
+async function refresh(asked = false) {
+  const mine = (round += 1);
+  askedAt = Date.now();
+  const answers = new Map();
+  const get = (what) => {
+    if (!answers.has(what)) answers.set(what, read(dataUrl(what)));
+    return answers.get(what);
+  };
+  if (asked) feeds.repaint();
+  const facing = asked ? read(modelUrl(NAME, "facts")).then(keepFacts) : facing30();
+  await Promise.all([facing, ...PANELS.map((panel) => fill(panel, get, mine))]);
+}
+
+// Facts change with operations; their version comes with the live rows. A canary's numbers change all the time.
+let factsAt = Date.now();
+function facing30() {
+  const row = rows.get(TOPIC);
+  if (!(facts.canary || (row && row.version !== facts.version)) || Date.now() - factsAt < 9000) return null;
+  factsAt = Date.now();
+  return read(modelUrl(NAME, "facts")).then(keepFacts);
+}
+
+function keepFacts({ ok, document: told }) {
+  if (!ok) return;
+  ({ model: facts, refused } = told);
+  feeds.repaint();
+}
+
+async function fill(panel, get, mine) {
+  const found = await Promise.all(panel.needs.map(get));
+  if (mine !== round) return;
+  const bad = found.find(({ ok }) => !ok);
+  if (bad) {
+    panel.fail(gettext("Could not load this: %(error)s", { error: bad.document.error ?? bad.document.reasons?.[0] ?? `HTTP ${bad.status}` }), () => refresh());
+    return;
+  }
+  const told = Object.fromEntries(panel.needs.map((what, index) => [what, found[index].document]));
+  const { since, until, now: at } = found[0].document;
+  try {
+    panel.paint(told, { window: { since, until, now: at }, words: range.words });
+  } catch (error) {
+    console.error(error);
+    panel.fail(error.message, () => refresh());
+  }
+}
+
+// ---- freshness: what the newest figures of a source say of all panels that are drawn from it
+const staleSince = { series: null, pool_series: null, transfer_series: null };
+
+function keepStale(name, figure) {
+  staleSince[name] = figure?.stale ? (figure.at ?? 0) : null;
+}
+
+function paintStale() {
+  for (const { source, chart } of charts) {
+    const since = staleSince[source];
+    chart.node.classList.toggle("is-stale", since !== null);
+    text(chart.note, since === null ? "" : since ? gettext("▲ stale since %(age)s", { age: span(now() - since) }) : gettext("▲ nothing recorded"));
+  }
+}
+
+function paintKpis(figures, of, transfers, { words }) {
+  pools = of;
+  keepStale("series", figures.requests);
+  keepStale("pool_series", of[0]?.running ?? figures.requests);
+  keepStale("transfer_series", of[0]?.running ?? figures.requests);
+  kpis({ figures, pools: of, transfers }, { words, stale: figures.requests.stale });
+  paintStale();
+}
+
+function paintPairs({ pairs, labels }, { words }) {
+  const failedCount = failedPairs(pairs);
+  text(part("pairs", "meta"), gettext("%(time)s · ✕ = failed", { time: words }));
+  redraw(part("pairs", "said"), `${failedCount}`, () => (failedCount ? [el("span", { class: "say bad" }, gettext("%(n)s failed", { n: number(failedCount) }))] : []));
+  paintMatrix(part("pairs", "body"), { pairs, labels }, (prefill, decode) => requestsUrl({ prefill, decode }));
+}
+
+function requestsUrl(more = {}) {
+  const query = range.query();
+  query.set("model", NAME);
+  for (const [name, value] of Object.entries(more)) query.set(name, value);
+  return `/requests?${query}`;
+}
+
+function keepFigures(found) {
+  figuresOf.clear();
+  for (const one of found) figuresOf.set(`${one.engine} ${one.role}`, one);
+  feeds.repaint();
+}
+
+// ---- the head
+const taken = ({ url }) => location.assign(url);
+async function openMode(mode) {
+  if (isOpen()) return;
+  const dialog = await import("./modedialog.js");
+  dialog.openMode(NAME, mode, taken);
+}
+async function openEngine(row, verb = null) {
+  if (!row || isOpen()) return;
+  const dialog = await import("./enginedialog.js");
+  dialog.openEngine(row, taken, verb);
+}
+const mode = makeMode((_row, wanted) => openMode(wanted));
+const list = el("dl", { class: "facts" });
+const link = (words, href, shortcut, className = "btn") => el("a", { class: className, href }, words, ...(shortcut ? [" ", el("kbd", {}, shortcut)] : []));
+const requests = link(gettext("Requests"), requestsUrl());
+const models = el("select", { class: "pick", "aria-label": gettext("Model") }, ...first.models.map((name) => el("option", { value: name, selected: name === NAME }, name)));
+models.addEventListener("change", () => location.assign(`${modelUrl(models.value, "").replace(/\/$/, "")}${location.search}`));
+byId("head").append(mode.node, mode.note, list, el("span", { class: "end" }, models, requests, link(gettext("Rebalance"), modelUrl(NAME, "rebalance"), "b", "btn primary")));
+hide(models, first.models.length < 2);
+
+const fact = (words, className = "") => {
+  const value = el("dd");
+  list.append(el("div", { class: className }, el("dt", {}, words), value));
+  return value;
+};
+const owner = fact(gettext("owner"), "wide");
+const split = fact(gettext("split"));
+const within = fact(gettext("TTFT within SLO, 1 h"));
+const traffic = fact(gettext("traffic, 1 min"));
+const queue = fact(gettext("waiting now"), "wide");
+
+const INK = { prefill: "p-ink", decode: "d-ink", mixed: "m-ink" };
+
+function paintSplit(row) {
+  const parts = Object.entries(row.pools).filter(([, pool]) => pool.desired || pool.engines);
+  const words = { prefill: gettext("prefill"), decode: gettext("decode"), mixed: gettext("mixed") };
+  redraw(split, JSON.stringify(parts.map(([role, pool]) => [role, pool.ready, pool.desired])), () =>
+    parts.flatMap(([role, pool], index) => [index ? " : " : "", el("span", { class: INK[role] }, `${number(pool.ready)}${pool.ready === pool.desired ? "" : ` / ${number(pool.desired)}`} ${words[role] ?? role}`)]),
+  );
+}
+
+function paintSlo(found) {
+  const all = found?.requests.value;
+  const good = all ? 1 - found.over_slo.value / all : null;
+  redraw(within, `${good}`, () => (good === null ? [MISSING] : [`${number(100 * good, 1)} % `, good < SLO_TARGET ? el("span", { class: "say bad" }, gettext("target %(n)s %", { n: number(100 * SLO_TARGET) })) : ""]));
+  attr(within, "title", found ? gettext("%(over)s of %(all)s requests began later than %(limit)s", { over: number(found.over_slo.value), all: number(all), limit: latencyText(facts.slo.ttft_ms) }) : null);
+}
+
+function paintHead(row) {
+  mode.paint(row);
+  paintSplit(row);
+  text(owner, facts.team || MISSING);
+  text(traffic, row.requests_per_s == null ? MISSING : gettext("%(n)s req/s", { n: rate(row.requests_per_s) }));
+  const waiting = Object.values(row.pools).map((pool) => pool.waiting);
+  text(queue, waiting.every((value) => value == null) ? MISSING : number(waiting.reduce((sum, value) => sum + (value ?? 0), 0)));
+  attr(requests, "href", requestsUrl());
+}
+
+// ---- once more, all of it
+const engines = makeEngines(byId("engines"), openEngine);
+const canary = makeCanary(byId("canary"), { start: () => openMode(facts.mode === "disaggregated" ? "conditional" : "disaggregated"), done: taken });
+part("pairs", "end").append(el("span", { "data-said": true }), takeAway(gettext("the pairs"), () => dataUrl("pairs")));
+part("handoff", "end").append(takeAway(gettext("the handoff's parts"), () => dataUrl("handoff")));
+part("waste", "end").append(takeAway(gettext("the GPU hours"), () => dataUrl("waste")));
+part("engines", "end").append(takeAway(gettext("the engines' figures"), () => dataUrl("engines")));
+byId("range").append(
+  el("span", { class: "end" }, el("span", { class: "meta" }, gettext("key figures")), takeAway(gettext("the key figures"), () => dataUrl("figures")), el("span", { class: "meta" }, gettext("pools")), takeAway(gettext("the pools' figures"), () => dataUrl("pools"))),
+);
+
+const paintBody = guard(byId("engines"), () => {
+  const row = rows.get(TOPIC) ?? null;
+  if (row) paintHead(row);
+  engines(rows.of("engine"), figuresOf, now(), range.words);
+  canary(facts, refused);
+  paintStale();
+});
+
+function paint({ down }) {
+  setDown(down);
+  paintBody();
+}
+
+const chosen = walk("#engines tbody tr");
+const rowOf = (node) => rows.of("engine").find((row) => row.engine === node?.dataset.engine);
+key("b", () => location.assign(modelUrl(NAME, "rebalance")));
+key("m", () => openMode(facts.mode));
+key("d", () => openEngine(rowOf(chosen.chosen()), "hold"));
+addEventListener("zonechange", () => refresh());
+document.addEventListener("visibilitychange", () => due() && refresh());
+feeds.repaint();
+refresh();
