@@ -85,12 +85,12 @@ def _within_slo(model: str, window: Window, _query: Mapping[str, str]) -> Any:
 
 def _waste(model: str, window: Window, query: Mapping[str, str]) -> dict[str, ModelWaste | None]:
     """Since midnight of the viewer (`?midnight=`, Unix seconds) and over 30 days."""
-    midnight = _midnight(query, window.now)
-    spans = {"today": today(window.now, midnight), "30 d": thirty_days(window.now)}
+    spans = {"today": today(window.now, midnight(query, window.now)), "30 d": thirty_days(window.now)}
     return {name: next((each for each in found.models if each.model == model), None) for name, found in spans.items()}
 
 
-def _midnight(query: Mapping[str, str], now: float) -> float:
+def midnight(query: Mapping[str, str], now: float) -> float:
+    """When the viewer's day began, Unix seconds: `?midnight=`, else that of UTC. Raises BadQuery."""
     text = query.get("midnight", "")
     if not text:
         return now // 86_400 * 86_400

@@ -21,6 +21,7 @@ from controlplane.console import (
     rebalance,
     requests_data,
     views,
+    waste,
 )
 
 urlpatterns = [
@@ -33,6 +34,7 @@ urlpatterns = [
     *(path(f"nodes/<str:node_name>/{verb}", acts.node, {"verb": verb}, name=f"{verb}_node") for verb in acts.NODE),
     path("audit", audit.page, name="audit"),
     path("data/audit", audit.rows, name="data_audit"),
+    path("data/waste", waste.fleet, name="data_waste"),
     path("operations", operations.operations, name="operations"),
     path("operations/<int:number>", operations.operation, name="operation"),
     path("operations/<int:number>/rows", operations.rows, name="operation_rows"),

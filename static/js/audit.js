@@ -2,13 +2,13 @@
 import { modelUrl, read, setDown } from "./act.js";
 import { setServerTime } from "./clock.js";
 import { attr, el, hide, text } from "./dom.js";
-import { exportButtons } from "./exports.js";
 import { follow } from "./follow.js";
 import { clock, day, utc } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { MODES, roleWord, verbWord } from "./opwords.js";
 import { failed } from "./panels.js";
 import { walk } from "./walk.js";
+import { takeAway } from "./takeaway.js";
 
 const byId = (id) => document.getElementById(id);
 const first = JSON.parse(byId("first").textContent);
@@ -93,7 +93,7 @@ hide(byId("list"), first.rows.length === 0);
 hide(byId("none"), first.rows.length > 0 || Boolean(first.problem));
 if (first.problem) byId("none").before(failed(first.problem));
 walk("#list [data-entry]", (node) => node.querySelector("[aria-expanded]").click());
-byId("take").append(...exportButtons("", `/data/audit?${asked}`));
+byId("take").append(takeAway(gettext("entries"), () => `/data/audit?${asked}`));
 
 // --- Newer and older ones
 

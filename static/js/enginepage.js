@@ -7,7 +7,6 @@ import { drawCharts, paintKpis } from "./enginefigures.js";
 import { possible, openEngine, WORDS } from "./enginedialog.js";
 import { doneNodes, launchNodes, peersNodes, startsNodes } from "./enginetables.js";
 import { contents, ROLE, staleFor, stateOf } from "./engines.js";
-import { exportButtons } from "./exports.js";
 import { follow } from "./follow.js";
 import { clockSeconds, duration, number, span, utc } from "./format.js";
 import { gettext } from "./i18n.js";
@@ -15,6 +14,7 @@ import { key } from "./keys.js";
 import { makeLog } from "./logtail.js";
 import { failed, guard } from "./panels.js";
 import { announce } from "./say.js";
+import { takeAway } from "./takeaway.js";
 
 const FIGURES_EVERY_MS = 10_000;
 const byId = (id) => document.getElementById(id);
@@ -137,9 +137,9 @@ function paintAll(connection) {
 }
 const paint = guard(byId("head"), paintAll);
 
-part("charts", "end").append(...exportButtons(gettext("series"), dataUrl("series", "?range=1h")), ...exportButtons(gettext("figures"), dataUrl("figures", "?range=15m")));
-part("peers", "end").append(...exportButtons("", dataUrl("peers", "?range=1h")));
-part("starts", "end").append(...exportButtons("", dataUrl("starts")));
+part("charts", "end").append(el("span", { class: "meta" }, gettext("series")), takeAway(gettext("series"), () => dataUrl("series", "?range=1h")), el("span", { class: "meta" }, gettext("figures")), takeAway(gettext("figures"), () => dataUrl("figures", "?range=15m")));
+part("peers", "end").append(takeAway(gettext("peers"), () => dataUrl("peers", "?range=1h")));
+part("starts", "end").append(takeAway(gettext("starts"), () => dataUrl("starts")));
 part("launch", "end").append(el("span", { class: "mono" }, facts.id));
 text(part("starts", "meta"), facts.created_at ? gettext("made %(time)s, up %(age)s now", { time: clockSeconds(facts.created_at), age: facts.started_at ? duration(now() - facts.started_at) : "—" }) : "");
 

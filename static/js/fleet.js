@@ -22,10 +22,14 @@ const feeds = follow({
   topics: [TOPIC],
   frames: [first.frame],
   paint: (state) => paint(state),
-  frame: () => heat?.frame(),
+  frame: () => {
+    heat?.frame();
+    waste?.frame();
+  },
 });
 const rows = feeds.rows(TOPIC);
 let heat = null;
+let waste = null;
 
 // Clicks and keys open a dialog; its code comes when it is wanted first.
 const taken = ({ url }) => location.assign(url);
@@ -122,6 +126,17 @@ async function startHeat() {
   }
 }
 
+// Below the first screen: their code comes when the page is usable.
+async function startWaste() {
+  const { makeWaste } = await import("./fleetwaste.js");
+  waste = makeWaste(byId("waste"));
+}
+
+function startRest() {
+  startHeat();
+  startWaste();
+}
+
 feeds.repaint();
-if (globalThis.requestIdleCallback) requestIdleCallback(startHeat, { timeout: 2000 });
-else setTimeout(startHeat, 200);
+if (globalThis.requestIdleCallback) requestIdleCallback(startRest, { timeout: 2000 });
+else setTimeout(startRest, 200);

@@ -3,7 +3,6 @@ import { order, read, setDown } from "./act.js";
 import { now, setServerTime } from "./clock.js";
 import { ask } from "./dialog.js";
 import { el, figure, hide, keyed, text } from "./dom.js";
-import { exportButtons } from "./exports.js";
 import { follow } from "./follow.js";
 import { gibibytes, MISSING, number, percent } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
@@ -13,6 +12,7 @@ import { gpusOf, makeNodeCard } from "./nodecard.js";
 import { makeProblems } from "./nodes.js";
 import { emptied, guard } from "./panels.js";
 import { walk } from "./walk.js";
+import { takeAway } from "./takeaway.js";
 
 const TOPIC = "nodes";
 const SHOWN = 100; // cards at once: more is for the filter
@@ -60,7 +60,7 @@ function matches({ row, gpus, facts: known }) {
   return [row.name, row.gpu_kind, known?.address, ...labels, ...(gpus?.labels ?? []), ...(gpus?.engines ?? []), ...(gpus?.models ?? [])].some((each) => each?.toLowerCase().includes(wanted));
 }
 
-byId("filters").append(el("label", { class: "field" }, el("span", { class: "in" }, word)), pick, count, el("span", { class: "end" }, ...exportButtons(gettext("nodes"), "/data/nodes"), ...exportButtons(gettext("GPUs"), "/data/gpus")));
+byId("filters").append(el("label", { class: "field" }, el("span", { class: "in" }, word)), pick, count, el("span", { class: "end" }, el("span", { class: "meta" }, gettext("nodes")), takeAway(gettext("nodes"), () => "/data/nodes"), el("span", { class: "meta" }, gettext("GPUs")), takeAway(gettext("GPUs"), () => "/data/gpus")));
 word.addEventListener("input", filtered);
 pick.addEventListener("change", filtered);
 
