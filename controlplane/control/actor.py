@@ -103,7 +103,7 @@ VERBS: Mapping[str, Rule] = {
 READS: Mapping[str, Rule] = {"engine_log": Rule(owner=True)}
 """What not everybody who is signed in may read: an engine's log may tell more than anybody meant it to."""
 
-TOPICS: Mapping[str, Rule] = dict.fromkeys(("fleet", "nodes", "model", "operation"), Rule("viewer"))
+TOPICS: Mapping[str, Rule] = dict.fromkeys(("fleet", "nodes", "alerts", "model", "operation"), Rule("viewer"))
 """Who may follow a kind of live topic. A kind that is not here nobody may follow."""
 
 

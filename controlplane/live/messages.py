@@ -33,5 +33,7 @@ def subscription(text: str) -> list[str]:
         raise BadMessage("too_many_topics", f"a socket follows at most {MAX_TOPICS} topics")
     for topic in topics:
         if not is_topic(topic):
-            raise BadMessage("unknown_topic", 'topics are "fleet", "nodes", "model:<name>" and "operation:<id>"', topic[:150])
+            raise BadMessage(
+                "unknown_topic", 'topics are "fleet", "nodes", "alerts", "model:<name>" and "operation:<id>"', topic[:150]
+            )
     return list(dict.fromkeys(topics))

@@ -1,4 +1,4 @@
-"""Reads the fleet's rows as live topics need them (telemetry.view), in nine queries whatever the size."""
+"""Reads the fleet's rows as live topics need them (telemetry.view), in eleven queries whatever the size."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from datetime import datetime, timedelta
 from django.db.models import Count, F, OuterRef, Q, Subquery
 from django.utils import timezone
 
+from controlplane.alerts.models import Alert, AlertState, Silence
+from controlplane.alerts.selectors import silence_of, silences_now
 from controlplane.core.lifecycle import ENDED, OVER
 from controlplane.fleet.models import AuditEntry, Engine, Gpu, Model, Node, Operation, Pool, Rank, Step, TableState
-from controlplane.telemetry.rows import OperationRow, StepRow
+from controlplane.telemetry.rows import AlertRow, OperationRow, StepRow
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
-QUERIES = 9
+QUERIES = 11
 OPERATIONS = 20
+ALERTS = 200
 STEPS_SHOWN_FOR = timedelta(minutes=2)
 """After an operation's end its steps are still read: pages that follow it must see how it ended."""
 GONE = OVER | {"planned"}
@@ -39,6 +42,7 @@ def read() -> FleetView:
         operations=read_operations(newest_and_open()),
         steps=read_steps(open_or_ended_lately(), labels),
         table_generation=table or 0,
+        alerts=firing_alerts(),
     )
 
 
@@ -109,6 +113,38 @@ def newest_and_open() -> Q:
 def open_or_ended_lately() -> Q:
     """Those whose steps are followed."""
     return ~Q(state__in=ENDED) | Q(finished_at__gte=timezone.now() - STEPS_SHOWN_FOR)
+
+
+def firing_alerts() -> tuple[AlertRow, ...]:
+    """The newest ALERTS that fire, with who silenced them."""
+    silences = silences_now()
+    return tuple(
+        _alert(alert, silence_of(alert, silences))
+        for alert in Alert.objects.filter(state=AlertState.FIRING).order_by("-pk")[:ALERTS]
+    )
+
+
+def _alert(alert: Alert, silence: Silence | None) -> AlertRow:
+    return AlertRow(
+        id=f"alert:{alert.pk}",
+        type="alert",
+        number=alert.pk,
+        rule=alert.rule,
+        severity=alert.severity,
+        subject=alert.subject,
+        model=alert.model,
+        label=alert.label,
+        value=alert.value,
+        peak=alert.peak,
+        threshold=alert.threshold,
+        last=alert.last,
+        facts=alert.facts,
+        began_at=alert.began_at.timestamp(),
+        fired_at=_unix(alert.fired_at) or 0.0,
+        silenced_until=silence.until.timestamp() if silence else None,
+        silenced_by=silence.actor if silence else "",
+        silenced_why=silence.reason if silence else "",
+    )
 
 
 def read_operations(which: Q, limit: int | None = None) -> tuple[OperationRow, ...]:

@@ -28,8 +28,18 @@ from controlplane.telemetry.figures import (
     total,
     worst_model,
 )
-from controlplane.telemetry.rows import EngineLiveRow, FleetRow, ModelRow, NodeGpusRow, NodeLiveRow, OperationRow, TrafficRow
-from controlplane.telemetry.topics import FLEET, NODES, model_topic, operation_topic
+from controlplane.telemetry.rows import (
+    AlertRow,
+    AlertsRow,
+    EngineLiveRow,
+    FleetRow,
+    ModelRow,
+    NodeGpusRow,
+    NodeLiveRow,
+    OperationRow,
+    TrafficRow,
+)
+from controlplane.telemetry.topics import ALERTS, FLEET, NODES, model_topic, operation_topic
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView
 
 TRANSFER_EDGES_MS = log_edges(1.0, 10_000.0, 24)
@@ -50,6 +60,7 @@ def topics(board: Board, view: FleetView, now: float) -> dict[str, list[Any]]:
     fleet = replace(fleet, spark={name: [spark[name] for spark in board.sparks] for name in SPARKS})
     found: dict[str, list[Any]] = {FLEET: [fleet, *models, *engines, *nodes, *view.operations]}
     found[NODES] = [*nodes, *(gpus_row(board, view, name, held[name]) for name in view.nodes)]
+    found[ALERTS] = [alerts_row(view.alerts), *view.alerts]
     for row in models:
         own_engines = [engine for engine in engines if engine.model == row.name]
         own_operations = [operation for operation in view.operations if operation.model == row.name]
@@ -62,6 +73,17 @@ def topics(board: Board, view: FleetView, now: float) -> dict[str, list[Any]]:
             traffic = traffic_row(board, operation)
             found[operation_topic(operation.number)] = [operation, traffic, *steps, *(by_id[id] for id in named)]
     return found
+
+
+def alerts_row(alerts: Sequence[AlertRow]) -> AlertsRow:
+    loud = [alert for alert in alerts if alert.silenced_until is None]
+    return AlertsRow(
+        id="alerts",
+        type="alerts",
+        firing=len(loud),
+        critical=sum(alert.severity == "bad" for alert in loud),
+        silenced=len(alerts) - len(loud),
+    )
 
 
 def traffic_row(board: Board, operation: OperationRow) -> TrafficRow:

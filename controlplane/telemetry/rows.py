@@ -2,14 +2,16 @@
 
 Topic "fleet" holds one FleetRow, one ModelRow per model, one EngineLiveRow per engine, one NodeLiveRow per node and one
 OperationRow for each of the newest 20 operations and of those that are still open. Topic "nodes" holds a NodeLiveRow and a
-NodeGpusRow per node. Topic "model:<name>" holds that model's rows only. Topic "operation:<id>" holds, of an operation that
-is open or ended lately, its OperationRow, its TrafficRow, a StepRow per step and the EngineLiveRow of each engine that a step
-names. A number that is not known is None, never 0. Windows are part of the names' docs.
+NodeGpusRow per node. Topic "alerts" holds one AlertsRow and an AlertRow per alert that fires, the newest 200. Topic
+"model:<name>" holds that model's rows only. Topic "operation:<id>" holds, of an operation that is open or ended lately, its
+OperationRow, its TrafficRow, a StepRow per step and the EngineLiveRow of each engine that a step names. A number that is not
+known is None, never 0. Windows are part of the names' docs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -232,3 +234,41 @@ class TrafficRow:
     """Of those: lost or failed by us (not client errors)."""
     since: float | None
     """When counting began: the operation's start, or later if telemetry of then was not there to be read."""
+
+
+@dataclass(frozen=True)
+class AlertsRow:
+    """id "alerts": how many fire."""
+
+    id: str
+    type: str
+    firing: int
+    """That nobody silenced; of those `critical`."""
+    critical: int
+    silenced: int
+
+
+@dataclass(frozen=True)
+class AlertRow:
+    """id "alert:<number>": one that fires."""
+
+    id: str
+    type: str
+    number: int
+    rule: str
+    severity: str
+    subject: str
+    """model:<name>, pool:<model>/<role>, node:<name>, engine:<id>, fleet or routers."""
+    model: str
+    label: str
+    value: float | None
+    peak: float | None
+    threshold: float
+    last: str
+    """What the newest look said: bad, between, good or unknown (no data)."""
+    facts: dict[str, Any]
+    began_at: float
+    fired_at: float
+    silenced_until: float | None
+    silenced_by: str
+    silenced_why: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controlplane.telemetry.rows import OperationRow, StepRow
+from controlplane.telemetry.rows import AlertRow, OperationRow, StepRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,8 @@ class FleetView:
     steps: Mapping[int, tuple[StepRow, ...]] = field(default_factory=dict)
     """By number, of the operations that are open or ended lately."""
     table_generation: int = 0
+    alerts: tuple[AlertRow, ...] = ()
+    """Those that fire, the newest first."""
 
     def role_of(self, engine: str) -> str:
         """The role of an engine; empty when it is not known."""

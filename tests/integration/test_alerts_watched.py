@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from controlplane.core import names
 from controlplane.core.protocol import GpuRow, RouterRow
 from controlplane.core.signing import webhook_key
 from controlplane.fleet import models
+from controlplane.telemetry import fleet_view, live_rows
+from controlplane.telemetry.board import Board
 from controlplane.telemetry.testing import engine_row, request_row
 from tests.integration.alert_kit import Hooks, hooks, mailbox
 from tests.integration.control_kit import until
@@ -443,3 +446,21 @@ def test_a_notifier_that_rests_is_woken_again(hook: Hooks, broken: models.Model)
     notifier.start()
     until("told", lambda: hook.received)
     until("rest", lambda: not notifier._running)
+
+
+def test_what_fires_is_on_a_live_topic_with_who_silenced_it(broken: models.Model) -> None:
+    def rows() -> list[Any]:
+        view = fleet_view.read()
+        found = live_rows.topics(Board(), view, NOW)["alerts"]
+        assert json.loads(json.dumps([asdict(row) for row in found])), "as ingest publishes it"
+        return found
+
+    assert [(row.id, row.firing) for row in rows()] == [("alerts", 0)]
+    watch(*now_and(10, 20, 30))
+    count, alert = rows()
+    assert (count.firing, count.critical, count.silenced) == (1, 1, 0)
+    assert (alert.rule, alert.subject, alert.silenced_until) == ("pool_empty", "pool:llama/decode", None)
+    Silence.objects.create(model="llama", reason="known", actor="ann", until=timezone.now() + timedelta(hours=1))
+    count, alert = rows()
+    assert (count.firing, count.critical, count.silenced) == (0, 0, 1)
+    assert (alert.silenced_by, alert.silenced_why) == ("ann", "known")
