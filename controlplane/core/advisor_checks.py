@@ -46,8 +46,8 @@ def _decode_share(figure: Measured) -> Check:
     share = figure.value or 0.0
     state = _state(figure, share >= DECODE_SHARE)
     sentence = {
-        "pass": f"{share:.0%} of a request's time is decoding, which prefills of other requests stall on a shared engine.",
-        "fail": f"Only {share:.0%} of a request's time is decoding, so there is little to gain from keeping prefills away.",
+        "pass": f"{_part(share)} of a request's time is decoding, which other requests' prefills stall on a shared engine.",
+        "fail": f"Only {_part(share)} of a request's time is decoding: little is gained by keeping prefills away.",
         "unknown": _unknown(figure, "how much of a request's time is decoding"),
     }[state]
     return _check(
@@ -91,8 +91,8 @@ def _prefix_hits(figure: Measured) -> Check:
     share = figure.value or 0.0
     state = _state(figure, share < HELD_SHARE)
     sentence = {
-        "pass": f"{1 - share:.0%} of a prompt is new to the decode side, so a prefill pool has work to take off it.",
-        "fail": f"{share:.0%} of a prompt's KV is on the decode side already, so a prefill pool is of little value.",
+        "pass": f"{_part(1 - share)} of a prompt is new to the decode side, so a prefill pool has work to take off it.",
+        "fail": f"{_part(share)} of a prompt's KV is on the decode side already, so a prefill pool is of little value.",
         "unknown": _unknown(figure, "how much of a prompt the decode side holds already"),
     }[state]
     return _check(
@@ -156,7 +156,7 @@ def _short_prompts(situation: Situation) -> Check:
     lengths = f"{prompt.value or 0:,.0f} prompt and {output.value or 0:,.0f} output tokens"
     sentence = {
         "pass": f"With {lengths} on average, requests are long enough to be split.",
-        "fail": f"With {lengths} on average, a handoff costs more than it saves: stay monolithic.",
+        "fail": f"With {lengths} on average, a handoff costs more than it saves.",
         "unknown": _unknown(prompt if not known(prompt) else output, "how long requests are"),
     }[state]
     return _check(
@@ -213,7 +213,11 @@ def _unknown(figure: Measured, what: str) -> str:
 
 
 def _percent(figure: Measured) -> str:
-    return "—" if figure.value is None else f"{figure.value:.0%}"
+    return "—" if figure.value is None else _part(figure.value)
+
+
+def _part(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _gb(size: float) -> str:

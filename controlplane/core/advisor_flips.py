@@ -8,10 +8,8 @@ from typing import Any
 
 from controlplane.core.advisor_checks import all_checks
 from controlplane.core.advisor_types import TRANSPORTS, Flip, Gain, Knob, Measured, Situation, Verdict
-from controlplane.core.advisor_verdict import judge
+from controlplane.core.advisor_verdict import judge, needs_gain
 
-STEP = 1.05
-"""Values are tried this far apart, relative; between two of them the flip is found by halving."""
 PRECISION = 1e-3
 MOST_TOKENS = 1 << 20
 MOST_GPUS = 4096
@@ -54,11 +52,11 @@ def plain_knobs(situation: Situation, gain: Gain | None) -> tuple[Knob, ...]:
         ("prefix hits", situation.prefix_hits, 0.01, 1.0, hits, _share, False),
     )
     knobs = [
-        Knob(name, figure.value, low, high, lambda value, turn=turn: (turn(value), gain), text, whole)  # type: ignore[misc]
+        Knob(name, figure.value, low, high, lambda value, turn=turn: (turn(value), lambda: gain), text, whole)  # type: ignore[misc]
         for name, figure, low, high, turn, text, whole in figures
         if figure.value is not None
     ]
-    return (*knobs, *hardware_knobs(situation, lambda changed: (changed, gain)))
+    return (*knobs, *hardware_knobs(situation, lambda changed: (changed, lambda: gain)))
 
 
 def hardware_knobs(situation: Situation, judged: Any) -> Iterator[Knob]:
@@ -96,12 +94,10 @@ def _flip(verdict: Verdict, knob: Knob) -> Flip | None:
 
 def _towards(verdict: Verdict, knob: Knob, end: float) -> tuple[float, Verdict] | None:
     """The first value on the way to `end` with another verdict."""
-    last = float(knob.now)
-    if not knob.low <= last <= knob.high:
-        return None
+    last = min(max(float(knob.now), knob.low), knob.high)
     up = end > last
     while last != end:
-        step = max(last, PRECISION) * STEP if up else last / STEP
+        step = max(last, PRECISION) * knob.step if up else last / knob.step
         if knob.whole:
             step = max(step, last + 1) if up else min(step, last - 1)
             step = float(round(step))
@@ -115,7 +111,7 @@ def _towards(verdict: Verdict, knob: Knob, end: float) -> tuple[float, Verdict] 
 
 def _between(verdict: Verdict, knob: Knob, same: float, other: float) -> tuple[float, Verdict]:
     """`other` moved as near to `same` as it stays another verdict."""
-    while abs(other - same) > (1 if knob.whole else PRECISION):
+    while abs(other - same) > (1 if knob.whole else PRECISION * max(1.0, abs(same))):
         middle = (same + other) / 2
         if knob.whole:
             middle = float(round(middle))
@@ -130,7 +126,8 @@ def _between(verdict: Verdict, knob: Knob, same: float, other: float) -> tuple[f
 
 def _verdict(knob: Knob, value: Any) -> Verdict:
     situation, gain = knob.at(value)
-    return judge(all_checks(situation), gain).verdict
+    checks = all_checks(situation)
+    return judge(checks, gain() if needs_gain(checks) else None).verdict
 
 
 def _told(knob: Knob, value: Any, verdict: Verdict) -> Flip:
@@ -150,7 +147,7 @@ def _tokens(value: float) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{value:.0%}"
+    return f"{100 * value:.0f} %"
 
 
 def _count(value: float) -> str:

@@ -41,7 +41,7 @@ def percent(share: float) -> str:
     """A signed share for people."""
     if math.isinf(share):
         return "beyond measure"
-    return f"{'−' if share < 0 else '+'}{abs(share):.0%}"
+    return f"{'−' if share < 0 else '+'}{100 * abs(share):,.0f} %"
 
 
 def _without_whole(best: ModeForecast) -> Gain:

@@ -118,17 +118,19 @@ class Flip:
 
 @dataclass(frozen=True)
 class Knob:
-    """One input that may be turned: from `low` to `high`, whole numbers only if `whole`. `at` gives the situation (and the
-    gain, None where it is not known) at another value. `choices`: instead of a range."""
+    """One input that may be turned: from `low` to `high`, whole numbers only if `whole`. `at` gives the situation at another
+    value, and how to get the gain (None: not known), which may take a while. `choices`: instead of a range."""
 
     name: str
     now: float | str
     low: float
     high: float
-    at: Callable[[Any], tuple[Situation, Gain | None]]
+    at: Callable[[Any], tuple[Situation, Callable[[], Gain | None]]]
     text: Callable[[Any], str]
     whole: bool = True
     choices: tuple[str, ...] = ()
+    step: float = 1.05
+    """Values are tried this far apart, relative; between two of them the flip is found by halving."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,12 @@ def judge(checks: Sequence[Check], gain: Gain | None) -> Judged:
     return Judged(verdict, mode, sentence, tuple(checks))
 
 
+def needs_gain(checks: Sequence[Check]) -> bool:
+    """Whether the forecast has a say in the verdict."""
+    short = next(check for check in checks if check.name == "short_prompts")
+    return short.state != "fail"
+
+
 def leaning(gain: Gain) -> Leaning:
     """What the forecast says, where its interval leaves no doubt."""
     return "gain" if gain.low > 0 else "loss" if gain.high < 0 else "even"

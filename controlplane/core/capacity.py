@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from controlplane.core import kvsize
 from controlplane.core.perf import PhaseModel
@@ -170,6 +171,31 @@ def given(
         return Given(math.inf, answering.itl_p99_s, 0.0, first.prefill_busy, answering.busy, answering.tpot_s)
     attained = (1 - first.later_than(ttft_s)) * (1 - answering.slower_than(itl_s))
     return Given(first.p99_s, answering.itl_p99_s, attained, first.prefill_busy, answering.busy, answering.tpot_s)
+
+
+class Met(NamedTuple):
+    """Which targets are met at p99, and the busier pool's busy share (infinite: saturated)."""
+
+    ttft: bool
+    itl: bool
+    busy: float
+
+
+def met(
+    load: Load,
+    answer: tuple[EngineSpeed, int],
+    prefill: tuple[EngineSpeed, int] | None,
+    local: tuple[bool, ...],
+    targets_s: tuple[float, float],
+) -> Met:
+    """As `given`, in a tenth of the time: it only compares with the targets."""
+    answering = Answering(load, *answer, local)
+    if answering.saturated:
+        return Met(False, False, math.inf)
+    first = _FirstTokens(load, answering, _Prompts(load, *prefill, local) if prefill else None, local)
+    in_time = not first.endless and first.later_than(targets_s[0]) <= TAIL
+    busy = max(first.prefill_busy, answering.busy)
+    return Met(in_time, answering.itl_p99_s <= targets_s[1], math.inf if first.endless else busy)
 
 
 class Answering:

@@ -99,12 +99,13 @@ def highest_rate(
     mode: Mode,
     criterion: Criterion,
     progress: Progress | None = None,
+    near: float | None = None,
 ) -> Saturation:
     """The highest rate within the SLO (see core.forecast_saturation for the criterion) at which the pools serve requests
-    that follow each other as `arrivals` do. Raises as `simulate`."""
+    that follow each other as `arrivals` do; `near`: about where. Raises as `simulate`."""
     _check_pools(pools, mode)
     _check_arrivals(arrivals, settings)
-    return saturate(pools, arrivals, settings, mode, criterion, progress)
+    return saturate(pools, arrivals, settings, mode, criterion, progress, near)
 
 
 def _check_pools(pools: Sequence[Pool], mode: Mode) -> None:

@@ -85,11 +85,12 @@ def saturate(
     mode: Mode,
     criterion: Criterion,
     progress: Progress | None = None,
+    near: float | None = None,
 ) -> Saturation:
-    """The highest rate of such arrivals (checked by the caller) within the SLO. Raises ForecastRefused if they say nothing
-    of rates or no engine can serve any of them, and DoesNotFit."""
+    """The highest rate of such arrivals (checked by the caller) within the SLO. `near`: where it is looked for first. Raises
+    ForecastRefused if they say nothing of rates or no engine can serve any of them, and DoesNotFit."""
     search = _Search(pools, arrivals, settings, mode, criterion, progress)
-    rate = _guess(pools, arrivals, settings)
+    rate = near or _guess(pools, arrivals, settings)
     factor = FIRST_FACTOR
     if search.holds(rate):
         while search.holds(rate * factor):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.core import gpus as gpu_table
-from controlplane.core.capacity import TAIL, Answering, Corrections, EngineSpeed, Given, Load, given, local_cells
+from controlplane.core.capacity import TAIL, Answering, Corrections, EngineSpeed, Given, Load, given, local_cells, met
 from controlplane.core.gpus import UnknownGpu
 from controlplane.core.perf import DoesNotFit, PhaseModel
 from controlplane.core.planner_types import Estimate, ModelNow, PoolNow, PoolPlan
@@ -24,9 +24,11 @@ BUSY_MOST = 0.85
 SATURATED = 10.0
 """Strain of a layout that cannot keep up, times how far it is over."""
 MOST_ENGINES = 4096
+MOST_GPUS = 1 << 20
 NOT_KEPT = 3
 """Worse than any number of missed targets that are out of reach."""
 HALF = 0.5
+Question = tuple[Load, tuple[EngineSpeed, int], tuple[EngineSpeed, int] | None, tuple[bool, ...], tuple[float, float]]
 MODEL_ERROR = 0.2
 """Half of an estimate's interval, relative: nine in ten latencies lie within it of the event simulation's."""
 
@@ -64,11 +66,16 @@ class Search:
         burst: float = 1.0,
         corrections: Corrections | None = None,
         prices: Mapping[str, float] | None = None,
+        strict: bool = False,
+        most_gpus: int = MOST_GPUS,
     ) -> None:
+        """`strict`: a target that is out of reach counts as missed; `most_gpus`: of all kinds together."""
         self.model, self.mix, self.burst = model, mix, burst
+        self.strict, self.most_gpus = strict, most_gpus
         self.corrections = corrections or Corrections()
         self.prices = prices or {}
         self._speeds: dict[tuple[str, int], EngineSpeed | str] = {}
+        self._locals: dict[Mode, tuple[bool, ...]] = {}
         self._lost: dict[Mode, frozenset[str]] = {}
         self.error = MODEL_ERROR
 
@@ -89,14 +96,21 @@ class Search:
         return self._told(found, mode, gpus, cost, rate)
 
     def _given(self, mode: Mode, answer: PoolPlan, prefill: PoolPlan | None, rate: float) -> Given:
-        targets = self.model.slo.ttft_ms / 1e3, self.model.slo.itl_ms / 1e3
-        return given(
+        return given(*self._question(mode, answer, prefill, rate))
+
+    def _question(self, mode: Mode, answer: PoolPlan, prefill: PoolPlan | None, rate: float) -> Question:
+        return (
             Load(rate, self.mix, self.burst),
             (self.speed(answer.gpu, answer.tensor_parallel), answer.engines),
             (self.speed(prefill.gpu, prefill.tensor_parallel), prefill.engines) if prefill else None,
-            local_cells(self.mix, mode),
-            targets,
+            self._local(mode),
+            (self.model.slo.ttft_ms / 1e3, self.model.slo.itl_ms / 1e3),
         )
+
+    def _local(self, mode: Mode) -> tuple[bool, ...]:
+        if mode not in self._locals:
+            self._locals[mode] = local_cells(self.mix, mode)
+        return self._locals[mode]
 
     def _told(self, found: Given, mode: Mode, gpus: int, cost: float, rate: float) -> Estimate:
         slo = self.model.slo
@@ -173,14 +187,14 @@ class Search:
         return self._lost[mode]
 
     def _out_of_reach(self, mode: Mode) -> frozenset[str]:
-        if not self.mix.cells:
+        if self.strict or not self.mix.cells:
             return frozenset()
         local = local_cells(self.mix, mode)
         ttft, itl = math.inf, math.inf
         for answer in self.options("mixed" if mode == "monolithic" else "decode"):
             prefills = self.options("prefill") if mode != "monolithic" else (None,)
             speed = self.speed(answer.gpu, answer.tensor_parallel)
-            itl = min(itl, _half_loaded_itl_s(speed, self.mix, local))
+            itl = min(itl, half_loaded(speed, self.mix, local).itl_p99_s)
             for prefill in prefills:
                 many = prefill.plan(64) if prefill else None
                 ttft = min(ttft, self._given(mode, answer.plan(64), many, 1e-6).ttft_p99_s)
@@ -201,7 +215,7 @@ class Search:
     def smallest(self, mode: Mode, rate: float, room: Mapping[str, int]) -> Iterator[Layouted]:
         """For each pair of options the smallest layout that keeps the targets on `room` GPUs by kind."""
         for answer in self.options("mixed" if mode == "monolithic" else "decode"):
-            most = min(answer.ceiling, room.get(answer.gpu, 0) // answer.tensor_parallel)
+            most = min(answer.ceiling, min(self.most_gpus, room.get(answer.gpu, 0)) // answer.tensor_parallel)
 
             def enough(count: int, answer: Option = answer) -> bool:
                 return self._answers(mode, answer, count, rate)
@@ -218,24 +232,33 @@ class Search:
     def _with_prefill(self, mode: Mode, answer: PoolPlan, rate: float, room: Mapping[str, int]) -> Iterator[Layouted]:
         for prefill in self.options("prefill"):
             left = room.get(prefill.gpu, 0) - (answer.gpus if answer.gpu == prefill.gpu else 0)
+            left = min(left, self.most_gpus - answer.gpus)
             most = min(prefill.ceiling, left // prefill.tensor_parallel)
 
             def enough(count: int, prefill: Option = prefill) -> bool:
-                return self.keeps(mode, self.estimate(mode, (prefill.plan(count), answer), rate))
+                return self._enough(mode, answer, prefill.plan(count), rate)
 
             engines = _fewest(prefill.floor, most, enough)
             if engines is not None:
                 pools = prefill.plan(engines), answer
                 yield Layouted(mode, pools, self.estimate(mode, pools, rate))
 
+    def _enough(self, mode: Mode, answer: PoolPlan, prefill: PoolPlan | None, rate: float) -> bool:
+        """`keeps` of such a layout."""
+        if not self.mix.cells or rate <= 0:
+            return True
+        found = met(*self._question(mode, answer, prefill, rate))
+        lost = self.out_of_reach(mode)
+        return found.busy <= BUSY_MOST and ("ttft" in lost or found.ttft) and ("itl" in lost or found.itl)
+
     def _answers(self, mode: Mode, option: Option, engines: int, rate: float) -> bool:
         """Whether so many answering engines keep what is theirs: ITL, and of monolithic serving TTFT too."""
         if mode == "monolithic":
-            return self.keeps(mode, self.estimate(mode, (option.plan(engines),), rate))
+            return self._enough(mode, option.plan(engines), None, rate)
         if not self.mix.cells or rate <= 0:
             return True
         speed = self.speed(option.gpu, option.tensor_parallel)
-        pool = Answering(Load(rate, self.mix, self.burst), speed, engines, local_cells(self.mix, mode))
+        pool = Answering(Load(rate, self.mix, self.burst), speed, engines, self._local(mode))
         if pool.saturated or pool.busy > BUSY_MOST:
             return False
         itl_s = self.model.slo.itl_ms / 1e3
@@ -310,8 +333,8 @@ def spread_room(model: ModelNow, spare: Mapping[str, int]) -> dict[str, int]:
     return room
 
 
-def _half_loaded_itl_s(speed: EngineSpeed, mix: Mix, local: Sequence[bool]) -> float:
-    """ITL p99 of an engine that works half of the time."""
+def half_loaded(speed: EngineSpeed, mix: Mix, local: Sequence[bool]) -> Answering:
+    """One answering engine that works half of the time."""
     low, high = 0.0, 1.0
     while not (pool := _alone(speed, mix, local, high)).saturated and pool.busy < HALF:
         low, high = high, high * 2
@@ -322,7 +345,7 @@ def _half_loaded_itl_s(speed: EngineSpeed, mix: Mix, local: Sequence[bool]) -> f
             high = middle
         else:
             low = middle
-    return _alone(speed, mix, local, low).itl_p99_s
+    return _alone(speed, mix, local, low)
 
 
 def _alone(speed: EngineSpeed, mix: Mix, local: Sequence[bool], rate: float) -> Answering:
