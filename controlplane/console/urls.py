@@ -20,6 +20,7 @@ from controlplane.console import (
     operations,
     rebalance,
     requests_data,
+    requests_page,
     views,
     waste,
 )
@@ -61,6 +62,7 @@ urlpatterns = [
         for what in model_data.SOURCES
     ),
     path("data/requests", requests_data.requests, name="data_requests"),
+    path("requests", requests_page.page, name="requests"),
     path("models", model_page.some_model, name="model_some"),
     path("models/<path:name>", model_page.page, name="model"),
     path("login", views.Login.as_view(), name="login"),
