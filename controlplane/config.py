@@ -42,6 +42,9 @@ class Config(BaseSettings):
     smtp_url: SecretStr | None = None
     """smtp://, smtp+starttls:// or smtps://[user:password@]host[:port] of the server that sends alerts by e-mail."""
     mail_from: str = Field(default="twinpool@localhost", pattern=r"^[^\s@]+@[^\s@]+$")
+    otlp_endpoint: str = Field(default="", validation_alias="OTEL_EXPORTER_OTLP_ENDPOINT")
+    otlp_traces_endpoint: str = Field(default="", validation_alias="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    """Where traces of requests go, by OpenTelemetry's own names: the base address, or the whole one, which wins."""
     # How long telemetry is kept. What a table holds: controlplane/telemetry/migrations/0002_tables.py
     keep_node_second_hours: float = Field(default=2, gt=0)
     keep_gpu_minute_days: float = Field(default=2, gt=0)
@@ -77,6 +80,11 @@ class Config(BaseSettings):
         if url is not None:
             read_smtp(url.get_secret_value())
         return url
+
+    @property
+    def traces_url(self) -> str:
+        """The whole address to which traces are to be sent, not checked; empty: nowhere."""
+        return self.otlp_traces_endpoint or (f"{self.otlp_endpoint.rstrip('/')}/v1/traces" if self.otlp_endpoint else "")
 
     def fleet_secret(self) -> bytes:
         """The fleet secret. Raises BadKey."""

@@ -28,6 +28,7 @@ from controlplane.telemetry.intake import Intake, Refusals, Taken, position_time
 from controlplane.telemetry.keeper import Keeper
 from controlplane.telemetry.metrics import Following, ingest_series
 from controlplane.telemetry.publish import Publisher
+from controlplane.telemetry.traces import TraceQueue, is_usable
 from controlplane.telemetry.view import FleetView
 from controlplane.telemetry.windows import HORIZON_S
 
@@ -39,6 +40,7 @@ CLOCK_EVERY_S = 10.0
 FIRST_VIEW_WITHIN_S = 5.0
 MAX_BACKOFF_S = 5.0
 REPORT_EVERY_S = 60.0
+LAST_TRACES_S = 0.5
 GC_THRESHOLDS = (50_000, 20, 50)
 UNREACHABLE = (redis.RedisError, OSError)
 
@@ -46,10 +48,13 @@ UNREACHABLE = (redis.RedisError, OSError)
 class Ingest:
     def __init__(self) -> None:
         self._stopped = threading.Event()
+        self._no_more_traces = threading.Event()
+        """Will be put into their queue."""
         self._stop = asyncio.Event()
         self._buffer = Buffer()
         refusals = Refusals()
-        self._keeper = Keeper(self._buffer, refusals, self._stopped)
+        self._traces = TraceQueue() if is_usable(config().traces_url) else None
+        self._keeper = Keeper(self._buffer, refusals, self._stopped, self._traces)
         self._board = Board()
         self._intake = Intake(refusals)
         self._clock_offset_s = 0.0
@@ -62,6 +67,7 @@ class Ingest:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         self._keeper.start()
+        sender = self._start_sender()
         # Records live for seconds and hold no cycles: looking through all of them often took a tenth of the process's time.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -79,6 +85,23 @@ class Ingest:
                 task.cancel()
             await asyncio.gather(stopping, *tasks, return_exceptions=True)
             await asyncio.to_thread(self._keeper.join, 5.0)
+            self._no_more_traces.set()
+            if sender is not None:
+                await asyncio.to_thread(sender.join, LAST_TRACES_S)
+
+    def _start_sender(self) -> threading.Thread | None:
+        """What exports traces, if they are wanted."""
+        if self._traces is None:
+            return None
+        from controlplane.telemetry.otlp import TraceSender  # only here: it takes 17 MB
+
+        try:
+            sender = TraceSender(self._traces, config().traces_url, self._no_more_traces)
+        except (ValueError, OSError) as error:
+            log.error("traces are not exported, correct the variables OTEL_EXPORTER_OTLP_...: %s", error)
+            return None
+        sender.start()
+        return sender
 
     async def _watch(self) -> None:
         while self._keeper.is_alive():  # noqa: ASYNC110  # the end of a thread cannot be awaited
@@ -86,7 +109,7 @@ class Ingest:
         raise RuntimeError("the thread that stores telemetry has died (its error is above)")
 
     def _series(self) -> Iterator[Metric]:
-        return ingest_series(self._now(), self._following, self._intake, self._keeper)
+        return ingest_series(self._now(), self._following, self._intake, self._keeper, self._traces)
 
     def _now(self) -> float:
         """Unix seconds on the telemetry server's clock, the one that dates all samples."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import redis
 from django.db import connection
@@ -19,8 +19,10 @@ from controlplane.telemetry import fleet_view, stream
 from controlplane.telemetry.buffer import Buffer
 from controlplane.telemetry.intake import Intake, Refusals, position_time
 from controlplane.telemetry.partitions import Partitions, keep
+from controlplane.telemetry.records import Row, Sample
 from controlplane.telemetry.rollups import LONGEST_OPEN_S, Rollups
 from controlplane.telemetry.tables import Batch
+from controlplane.telemetry.traces import TraceQueue
 from controlplane.telemetry.view import FleetView
 from controlplane.telemetry.writer import FAILED, Writer, last_position
 
@@ -38,7 +40,7 @@ OVERLAP_S = 2 * LONGEST_OPEN_S
 class Keeper(threading.Thread):
     """`view` is the newest fleet that could be read, None until the first; `seen` is set with it."""
 
-    def __init__(self, buffer: Buffer, refusals: Refusals, stop: threading.Event) -> None:
+    def __init__(self, buffer: Buffer, refusals: Refusals, stop: threading.Event, traces: TraceQueue | None = None) -> None:
         super().__init__(name="keeper", daemon=True)
         self.view: FleetView | None = None
         self.seen = threading.Event()
@@ -53,6 +55,7 @@ class Keeper(threading.Thread):
         self._rollups: Rollups | None = None
         self._position = "0-0"
         self._refusals = refusals
+        self._traces = traces
         self._intake = Intake(refusals)
         self._pending = Batch()
         self._maintained_at = 0.0
@@ -99,8 +102,7 @@ class Keeper(threading.Thread):
         if share is None:
             self._catch_up(rollups, view)
             return
-        for sample in share.samples:
-            rollups.consume(sample, view)
+        self._consume(share.samples, rollups, view)
         rollups.advance(share.watermark)
         self._position = share.position
         self._flush(rollups)
@@ -124,6 +126,8 @@ class Keeper(threading.Thread):
         else:
             end = position_time(stored)
             self._position, rollups = stream.position_at(end - OVERLAP_S), Rollups(write_from=end - LONGEST_OPEN_S)
+        if self._traces is not None and stored is not None:
+            self._traces.begin_after(stored)
         self._intake, self._rollups = Intake(self._refusals), rollups
         self._buffer.leave()
         return rollups
@@ -141,8 +145,7 @@ class Keeper(threading.Thread):
     def _read(self, valkey: redis.Redis, last: str, rollups: Rollups, view: FleetView) -> int:
         """One page into rows; how many entries it had."""
         entries = stream.read_page(valkey, self._position, last)
-        for sample in self._intake.take(entries).samples:
-            rollups.consume(sample, view)
+        self._consume(self._intake.take(entries).samples, rollups, view)
         if entries:
             self._position = entries[-1][0]
             self.consumed_to = position_time(self._position)
@@ -151,6 +154,12 @@ class Keeper(threading.Thread):
             if len(entries) < stream.PAGE or self.consumed_to - self._flushed_to >= TICK_S:
                 self._flush(rollups)
         return len(entries)
+
+    def _consume(self, samples: Iterable[Sample[Row]], rollups: Rollups, view: FleetView) -> None:
+        for sample in samples:
+            rollups.consume(sample, view)
+            if self._traces is not None:
+                self._traces.offer(sample)
 
     def _flush(self, rollups: Rollups) -> None:
         self._pending = rollups.closed()

@@ -18,6 +18,7 @@ from controlplane.telemetry.intake import RESULTS, Intake
 from controlplane.telemetry.keeper import Keeper
 from controlplane.telemetry.rows import FleetRow, LatencyMs, ModelRow
 from controlplane.telemetry.topics import FLEET
+from controlplane.telemetry.traces import TraceQueue
 
 FRESH_S = 10.0
 """Figures of an older publication are not shown: they would be taken for the present."""
@@ -34,8 +35,10 @@ class Following:
     publications: Counter[str] = field(default_factory=lambda: Counter(done=0, failed=0))
 
 
-def ingest_series(now: float, following: Following, intake: Intake, keeper: Keeper) -> Iterator[Metric]:
-    """`now`: on the telemetry server's clock."""
+def ingest_series(
+    now: float, following: Following, intake: Intake, keeper: Keeper, traces: TraceQueue | None
+) -> Iterator[Metric]:
+    """`now`: on the telemetry server's clock. `traces`: None where they are not exported."""
     counts = dict.fromkeys(RESULTS, 0) | dict(intake.counts)
     yield counter(
         "twinpool_ingest_records_total",
@@ -63,6 +66,15 @@ def ingest_series(now: float, following: Following, intake: Intake, keeper: Keep
     )
     yield counter(
         "twinpool_ingest_publications_total", "Publications of live rows.", by(following.publications), ("result",)
+    )
+    yield counter(
+        "twinpool_ingest_traces_total",
+        "Requests for the OpenTelemetry collector; dropped: no room; unsampled: their clients want no trace.",
+        by(traces.counts if traces is not None else {}),
+        ("result",),
+    )
+    yield gauge(
+        "twinpool_ingest_traces_waiting", "Requests whose spans wait.", one(traces.waiting if traces is not None else None)
     )
     fresh = now - following.published_at <= FRESH_S
     yield from live_series(following.topics.get(FLEET, ()) if fresh else ())

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from controlplane.telemetry.queries.records import RequestRecord, Stage
+from typing import Protocol
+
+from controlplane.telemetry.queries.records import Stage
 
 
-def stages(record: RequestRecord) -> list[Stage]:
+class Timed(Protocol):
+    """A finished request: as it is stored, or as its router tells it. ms; None where the stage did not happen."""
+
+    @property
+    def queue_ms(self) -> float | None: ...
+    @property
+    def prefill_ms(self) -> float | None: ...
+    @property
+    def handoff_ms(self) -> float | None: ...
+    @property
+    def ttft_ms(self) -> float | None: ...
+    @property
+    def total_ms(self) -> float | None: ...
+
+
+def stages(record: Timed) -> list[Stage]:
     """In order, without gaps, from arrival (0) to the end; empty when the record tells no time. Counted back from the first
     byte, because what failed before does not show: `retries` is the time between the first leg's start and the leg that went
     well."""
