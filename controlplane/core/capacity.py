@@ -10,6 +10,7 @@ all that decode there. Step times are core/perf's, times the live ratios of what
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -26,6 +27,8 @@ MEMORY_UTILIZATION = 0.9
 P99 = 2.326
 """Standard deviations above the mean that 1% exceeds."""
 TAIL = 0.01
+PRECISION = 1e-6
+MOST_TURNS = 30
 HERE_STEPS = 1.0
 """Decode steps that a prompt waits for where it is computed: at p99 nearly a whole one is still running."""
 AWAY_STEPS = 2.5
@@ -94,10 +97,11 @@ class EngineSpeed:
 
     def step_s(self, batch: float) -> float:
         """A decode step of `batch` requests at the mean context."""
-        points = self._steps
-        low = max(0, min(len(points) - 2, sum(1 for size, _ in points if size <= batch) - 1))
-        (size, seconds), (above, longer) = points[low], points[low + 1]
-        return seconds + (longer - seconds) * (max(batch, 1.0) - size) / (above - size)
+        if batch <= 1:
+            return self._steps[0]
+        above = min(bisect_right(BATCHES, batch), len(BATCHES) - 1)
+        size, seconds = BATCHES[above - 1], self._steps[above - 1]
+        return seconds + (self._steps[above] - seconds) * (batch - size) / (BATCHES[above] - size)
 
     @cached_property
     def sequence_s(self) -> tuple[float, float]:
@@ -108,9 +112,10 @@ class EngineSpeed:
         return each, each * math.sqrt(square) / mean
 
     @cached_property
-    def _steps(self) -> tuple[tuple[int, float], ...]:
+    def _steps(self) -> tuple[float, ...]:
+        """Of BATCHES."""
         ratio, context = self.corrections.decode, self.context[0]
-        return tuple((size, ratio * self.model.decode(size, context).seconds) for size in BATCHES)
+        return tuple(ratio * self.model.decode(size, context).seconds for size in BATCHES)
 
     def _chunks(self, cell: Cell) -> tuple[float, ...]:
         past, left = round(cell.cached_tokens), max(1, round(cell.prompt_tokens - cell.cached_tokens))
@@ -230,21 +235,32 @@ class Answering:
         if self.stalled >= 1:
             return math.inf
         low, high = 0.0, self.speed.most
-        if self._surplus(high) < 0:
+        short, over = -self.tokens, self._surplus(high)
+        if over < 0:
             return math.inf
-        for _ in range(40):
-            middle = (low + high) / 2
-            if self._surplus(middle) < 0:
-                low = middle
+        # Between two points of the table tokens/s are nearly straight in the batch: find the points, then draw the line.
+        for size in BATCHES[bisect_right(BATCHES, high) - 1 :: -1]:
+            found = self._surplus(size)
+            if found < 0:
+                low, short = size, found
+                break
+            high, over = size, found
+        for _ in range(MOST_TURNS):
+            middle = low - short * (high - low) / (over - short) if over > short else high
+            found = self._surplus(middle)
+            if abs(found) <= PRECISION * self.tokens:
+                return middle
+            if found < 0:
+                low, short = middle, found
             else:
-                high = middle
+                high, over = middle, found
         return high
 
     def _surplus(self, batch: float) -> float:
         """Tokens/s that `batch` requests get more than arrive."""
-        along = max(0.0, self.speed.step_s(max(1.0, batch)) - self.speed.step_s(1.0))
-        free = 1 - self.stalled - self.stall_rate * along
-        return batch * (self.stall_rate + max(0.0, free) / self.speed.step_s(max(1.0, batch))) - self.tokens
+        step_s = self.speed.step_s(batch)
+        free = 1 - self.stalled - self.stall_rate * (step_s - self.speed.step_s(1.0))
+        return batch * (self.stall_rate + max(0.0, free) / step_s) - self.tokens
 
     def _overload(self) -> float:
         """At least 1: what arrives ÷ what it could do."""
