@@ -26,9 +26,7 @@ THREADS = 4
 MAX_WAITING = 16
 ANSWER_WITHIN_S = 3.0
 WAIT_S = 2 * ANSWER_WITHIN_S
-"""For a free thread and for the answer."""
 KEEP_S = 1.0
-"""So long an answer is good for whoever asks the same."""
 
 Key = tuple[str, str, int, int]
 
@@ -54,7 +52,11 @@ class _Asked:
 
 @dataclass
 class LogReader:
+    """`wait_s`: for a free thread and for the answer. `keep_s`: so long an answer is good for whoever asks the same."""
+
     ask: Callable[..., dict[str, Any]] = commands.tail_log
+    wait_s: float = WAIT_S
+    keep_s: float = KEEP_S
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "engine-log"))
     _asked: dict[Key, _Asked] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -62,7 +64,7 @@ class LogReader:
     def tail(self, node: str, engine: str, rank: int = 0, lines: int = MAX_LINES) -> Tail:
         """The last `lines` lines of the present start. Raises LogAway."""
         try:
-            answer = self._question((node, engine, rank, max(1, min(lines, MAX_LINES)))).result(WAIT_S)
+            answer = self._question((node, engine, rank, max(1, min(lines, MAX_LINES)))).result(self.wait_s)
         except (NoAnswer, TimeoutError, OperationalError) as error:
             words = gettext("the agent of %(node)s does not answer: see whether it runs") % {"node": node}
             raise LogAway(words) from error
@@ -77,7 +79,7 @@ class LogReader:
         now = time.monotonic()
         with self._lock:
             self._asked = {
-                each: asked for each, asked in self._asked.items() if now - asked.at < KEEP_S or not asked.answer.done()
+                each: asked for each, asked in self._asked.items() if now - asked.at < self.keep_s or not asked.answer.done()
             }
             known = self._asked.get(key)
             if known is None:

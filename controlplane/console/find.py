@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 from django.contrib.auth.decorators import login_required
 from django.db.models import Q
@@ -56,7 +56,7 @@ def find(asked: str) -> list[Hit]:
 def _models(asked: str) -> Iterator[Hit]:
     for row in models.Model.objects.filter(name__icontains=asked)[:SHOWN]:
         note = row.get_mode_display()
-        yield Hit(gettext("model"), row.name, note, reverse("rebalance", args=[row.name]), row.name == asked)
+        yield Hit(gettext("model"), row.name, note, reverse("model", args=[row.name]), row.name == asked)
 
 
 def _engines(asked: str) -> Iterator[Hit]:
@@ -86,4 +86,10 @@ def _operations(asked: str) -> Iterator[Hit]:
 def _requests(asked: str) -> Iterator[Hit]:
     found = requests.find(asked)
     if found is not None:
-        yield Hit(gettext("request"), found.id, found.model, f"/requests?id={quote(found.id)}", True)
+        yield Hit(
+            gettext("request"),
+            found.id,
+            found.model,
+            f"/requests?{urlencode({'range': '7d', 'id': found.id, 'open': found.id})}",
+            True,
+        )

@@ -20,7 +20,7 @@ export function gate(button, why = "", title = null) {
   attr(button, "title", reason || title);
 }
 
-export const modelUrl = (name, rest) => `/models/${name.split("/").map(encodeURIComponent).join("/")}/${rest}`;
+export const modelUrl = (name, rest = "") => `/models/${name.split("/").map(encodeURIComponent).join("/")}${rest && `/${rest}`}`;
 
 async function answer(request) {
   let response;

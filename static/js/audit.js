@@ -42,7 +42,7 @@ form.addEventListener("formdata", ({ formData }) => {
 
 // --- Rows
 
-const OF = { model: (name) => modelUrl(name, "rebalance"), engine: (name) => `/engines/${encodeURIComponent(name)}`, node: (name) => `/nodes#${encodeURIComponent(name)}`, operation: (name) => `/operations/${encodeURIComponent(name)}` };
+const OF = { model: modelUrl, engine: (name) => `/engines/${encodeURIComponent(name)}`, node: (name) => `/nodes#${encodeURIComponent(name)}`, operation: (name) => `/operations/${encodeURIComponent(name)}` };
 
 function subjectNode(subject) {
   const [kind, name] = [subject.slice(0, subject.indexOf(":")), subject.slice(subject.indexOf(":") + 1)];

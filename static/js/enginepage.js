@@ -54,7 +54,7 @@ function headFacts(row) {
   const place = facts.ranks.map((rank) => `${rank.node} GPU ${rank.gpus.map((gpu) => gpu.index).join(", ")}`).join("; ");
   const about = contents(row, now());
   return [
-    [gettext("model"), el("a", { href: modelUrl(row.model, "rebalance") }, row.model)],
+    [gettext("model"), el("a", { href: modelUrl(row.model) }, row.model)],
     [gettext("role"), el("span", { class: `chip ${ROLE[row.role]?.letter ?? "s"}` }, ROLE[row.role]?.word ?? row.role, row.arm === "main" ? "" : ` · ${row.arm}`)],
     [gettext("state"), state],
     [gettext("for"), el("span", { title: utc(row.state_since) }, span(now() - row.state_since))],
