@@ -10,13 +10,17 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import orjson
 
+from controlplane.common import metrics
+from controlplane.common.places import Place, read_place
 from controlplane.core.blockindex import MAX_BLOCKS
 from controlplane.core.engine_args import KV_EVENTS, ArgumentRefused
 from controlplane.indexer import wire
+from controlplane.indexer.series import indexer_series
 from controlplane.indexer.service import Service
 
 
@@ -29,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--replay", action="append", default=[], metavar="ENGINE=tcp://ADDRESS:PORT", help="an engine's replay_endpoint"
     )
+    parser.add_argument("--metrics", default="", metavar="ADDRESS:PORT", help="serve /metrics for Prometheus there")
     parser.add_argument("--max-blocks", type=int, default=MAX_BLOCKS, help="of all engines; about 250 bytes each")
     parser.add_argument("--status", action="store_true", help="print what a running indexer holds, as JSON")
     args = parser.parse_args(argv)
@@ -42,9 +47,10 @@ def main(argv: list[str] | None = None) -> int:
             raise _Unusable("--max-blocks must be a positive number.")
         replays = dict(map(_replay, args.replay))
         endpoint = _endpoint(args.events)
+        place = _place(args.metrics) if args.metrics else None
         with _listener(args.socket) as listener:
             try:
-                run(endpoint, listener, args.max_blocks, replays)
+                run(endpoint, listener, args.max_blocks, replays, place)
             finally:
                 args.socket.unlink(missing_ok=True)
     except _Unusable as problem:
@@ -58,7 +64,9 @@ class _Unusable(ValueError):
     """A setting that cannot work; the message names the remedy."""
 
 
-def run(endpoint: str, listener: socket.socket, max_blocks: int, replays: dict[str, str]) -> None:
+def run(
+    endpoint: str, listener: socket.socket, max_blocks: int, replays: dict[str, str], metrics_at: Place | None = None
+) -> None:
     """Serves until SIGTERM or SIGINT. Raises OSError."""
     import uvloop
 
@@ -68,6 +76,8 @@ def run(endpoint: str, listener: socket.socket, max_blocks: int, replays: dict[s
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         service = Service(endpoint, max_blocks, replays)
+        if metrics_at is not None:
+            metrics.serve(metrics_at, metrics.registry(partial(indexer_series, service)))
         gc.collect()
         gc.freeze()
         await service.run(listener, stop)
@@ -81,6 +91,13 @@ def _endpoint(text: str) -> str:
         return str(KV_EVENTS["endpoint"].check("--events", text))
     except ArgumentRefused as problem:
         raise _Unusable(str(problem)) from problem
+
+
+def _place(text: str) -> Place:
+    try:
+        return read_place(text)
+    except ValueError as problem:
+        raise _Unusable(f"--metrics {problem}") from problem
 
 
 def _replay(text: str) -> tuple[str, str]:

@@ -31,6 +31,8 @@ class Endpoints:
     console_port: int = 0
     router_port: int = 0
     indexer_port: int = 0
+    metrics_ports: Mapping[str, int] = field(default_factory=dict)
+    """Of processes that serve /metrics and nothing else over HTTP, by their names."""
     database_url: str = field(default="", repr=False)
     owner_url: str = field(default="", repr=False)
     valkey_url: str = field(default="", repr=False)

@@ -30,6 +30,7 @@ from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder, chosen, read_json
 from controlplane.stack.services import ROOT
 
+METRICS_PORT = 9464
 _PIPE_S = 20.0
 
 
@@ -104,6 +105,9 @@ def run_agent(arguments: Sequence[str], root: Path) -> int:
     parser.add_argument("--accelerators", default="nvml", help="nvml (default), cpu:N or sim:8xh100-sxm")
     parser.add_argument("--address", default="", help="this node's address for peers (default: the one towards Valkey)")
     parser.add_argument("--label", action="append", default=[], metavar="K=V")
+    parser.add_argument(
+        "--metrics-port", default=str(METRICS_PORT), metavar="N", help=f"/metrics (default {METRICS_PORT}; 0: none)"
+    )
     read = parser.parse_args(arguments)
     state = chosen(read.state, root).create(for_node=True)
     token = _token(state)
@@ -122,7 +126,7 @@ def run_agent(arguments: Sequence[str], root: Path) -> int:
         env[names.ENV_TELEMETRY_URL] = token.telemetry_url
     address = read.address or address_towards(token.valkey_url)
     command = [sys.executable, "-m", "workers", "--node", token.node, "--state", str(home)]
-    command += ["--accelerators", read.accelerators, "--address", address]
+    command += ["--accelerators", read.accelerators, "--address", address, "--metrics-port", read.metrics_port]
     command += [part for label in read.label for part in ("--label", label)]
     os.chdir(ROOT)
     os.execve(command[0], command, env)  # noqa: S606 - no shell is wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Iterable, Mapping
 
 import psutil
 
@@ -34,6 +35,17 @@ def free_port(preferred: int = 0, host: str = "127.0.0.1") -> int:
         if is_free(port, host):
             return port
     raise OSError("no free TCP port found between 20000 and 32000")
+
+
+def free_ports(preferred: Mapping[str, int], wanted: Iterable[str], host: str = "127.0.0.1") -> dict[str, int]:
+    """A free port for each name, no two the same: the preferred one if it is free. Raises OSError when none is found."""
+    found: dict[str, int] = {}
+    for name in wanted:
+        port = free_port(preferred.get(name, 0), host)
+        while port in found.values():
+            port = free_port(0, host)
+        found[name] = port
+    return found
 
 
 def holder(port: int) -> str:

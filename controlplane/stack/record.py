@@ -40,6 +40,8 @@ class Running:
     stage: int = 0
     """Stops in this order, lowest first."""
     signal: int = 15
+    metrics: str = ""
+    """URL of its page for Prometheus."""
 
     def is_alive(self) -> bool:
         return self.pid > 0 and bool(self.identity) and identity(self.pid) == self.identity

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from controlplane.common.processes import how_ended, identity
 from controlplane.config import config
-from controlplane.stack import health, leftovers, record
+from controlplane.stack import health, leftovers, record, targets
 from controlplane.stack.detach import Report
 from controlplane.stack.errors import StackError
 from controlplane.stack.migrate import base_environment, make_roles, prepare_database
@@ -97,6 +97,8 @@ class Stack:
             if embedded is None:
                 supervisor.event(name).set()
         services = [*self._servers.services(self._base), *control_plane(self._plan, self._base)]
+        with contextlib.suppress(OSError):  # who does not use it need not know
+            targets.write(self._state, services)
         self._say(f"starting {', '.join(service.name for service in services)}")
         supervisor.add(services)
         if self._servers.postgres:
@@ -151,6 +153,7 @@ class Stack:
         self._say(f"console  {self._plan.console_url}   {self._login()}", secret=True)
         whose = "a key needed" if config().require_key else "no key needed on this machine"
         self._say(f"router   {self._plan.router_url}/v1   (OpenAI API; {whose})")
+        self._say(f"metrics  `manage.py status` shows each process's page; for Prometheus: {targets.file_of(self._state)}")
         if not health.is_loopback(self._options.host):
             self._say("clients on other machines need a key: make one with `manage.py add_key NAME --team TEAM`")
             self._say("warning: keys and prompts travel unencrypted (HTTP); keep the router's port inside your network")

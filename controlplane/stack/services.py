@@ -25,6 +25,8 @@ PATIENCE_S: Mapping[int, float] = {SOURCES: 2.5, ROUTERS: 2.5, AGENTS: 5.0, RECO
 STOP_S = 13.5
 """With half a second for killing, and ending this process, a stop stays below 15 s."""
 
+AGENT = "agent-"
+
 # Many small processes on one machine: one malloc arena each, and output line by line.
 _LEAN = {"PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2", "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
 
@@ -40,6 +42,8 @@ class Service:
     stage: int
     after: tuple[str, ...] = ()
     port: int = 0
+    metrics: str = ""
+    """URL of its page for Prometheus."""
     stop_signal: int = signal.SIGTERM
     spawn: Mapping[str, Any] = field(default_factory=dict)
     essential: bool = False
@@ -61,12 +65,27 @@ class Plan:
     indexer: bool = False
 
     @property
+    def metrics_address(self) -> str:
+        """Where processes of the control plane serve /metrics: what other machines of the fleet reach, or this one alone."""
+        return self.endpoints.join_address or "127.0.0.1"
+
+    @property
     def console_url(self) -> str:
         return f"http://{health.reachable(self.host)}:{self.endpoints.console_port}"
 
     @property
     def router_url(self) -> str:
         return f"http://{health.reachable(self.host)}:{self.endpoints.router_port}"
+
+
+def with_metrics_port(scene: Scene, *, indexer: bool) -> list[str]:
+    """Names of the processes that need a port for /metrics alone."""
+    return ["control", "ingest", *(["indexer"] if indexer else []), *(agent_name(node.name) for node in scene.nodes)]
+
+
+def agent_name(node: str) -> str:
+    """The service that is this node's agent."""
+    return f"{AGENT}{node}"
 
 
 def control_plane(plan: Plan, base: Mapping[str, str]) -> list[Service]:
@@ -98,6 +117,11 @@ def django_environment(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _metrics(plan: Plan, name: str) -> str:
+    """Where a process of the control plane serves /metrics, as its setting or option takes it."""
+    return f"{health.reachable(plan.metrics_address)}:{plan.endpoints.metrics_ports[name]}"
+
+
 def _web(plan: Plan, common: Mapping[str, str]) -> Service:
     port = plan.endpoints.console_port
     argv = _python("-m", "uvicorn", "controlplane.asgi:application", "--host", plan.host, "--port", str(port))
@@ -112,6 +136,7 @@ def _web(plan: Plan, common: Mapping[str, str]) -> Service:
         stage=SOURCES,
         after=("postgres", "valkey"),
         port=port,
+        metrics=f"{plan.console_url}/metrics",
         essential=True,
     )
 
@@ -129,18 +154,21 @@ def _router(plan: Plan, common: Mapping[str, str]) -> Service:
         stage=ROUTERS,
         after=("valkey",),
         port=port,
+        metrics=f"{plan.router_url}/metrics",
         essential=True,
     )
 
 
 def _indexer(plan: Plan, common: Mapping[str, str]) -> Service:
     socket_file = str(plan.state.indexer)
+    argv = _python("-m", "controlplane.indexer", "--socket", socket_file, "--events", _kv_events(plan))
     return Service(
         name="indexer",
-        argv=_python("-m", "controlplane.indexer", "--socket", socket_file, "--events", _kv_events(plan)),
+        argv=(*argv, "--metrics", _metrics(plan, "indexer")),
         env=common,
         check=health.listens_at(socket_file),
         stage=ROUTERS,
+        metrics=f"http://{_metrics(plan, 'indexer')}/metrics",
     )
 
 
@@ -155,9 +183,10 @@ def _control(plan: Plan, common: Mapping[str, str]) -> Service:
     return Service(
         name="control",
         argv=_python(*worker, *lean),
-        env=django_environment(plan, common),
+        env=django_environment(plan, common) | {names.ENV_METRICS: _metrics(plan, "control")},
         check=health.control(plan.endpoints.valkey_url),
         stage=SOURCES,
+        metrics=f"http://{_metrics(plan, 'control')}/metrics",
         after=("provisioned",),
     )
 
@@ -166,9 +195,10 @@ def _ingest(plan: Plan, common: Mapping[str, str]) -> Service:
     return Service(
         name="ingest",
         argv=_python("manage.py", "ingest"),
-        env=django_environment(plan, common),
+        env=django_environment(plan, common) | {names.ENV_METRICS: _metrics(plan, "ingest")},
         check=health.ingest(plan.endpoints.valkey_url),
         stage=RECORDERS,
+        metrics=f"http://{_metrics(plan, 'ingest')}/metrics",
         after=("provisioned",),
     )
 
@@ -177,12 +207,15 @@ def _agent(plan: Plan, node: SceneNode, common: Mapping[str, str]) -> Service:
     labels = [part for key, value in sorted(node.labels.items()) for part in ("--label", f"{key}={value}")]
     where = ("--state", str(plan.state.node(node.name)), "--accelerators", node.accelerators, "--address", "127.0.0.1")
     vllm = {names.ENV_VLLM_PYTHON: plan.vllm_python} if plan.vllm_python else {}
+    name = agent_name(node.name)
+    port = plan.endpoints.metrics_ports[name]
     return Service(
-        name=f"agent-{node.name}",
-        argv=_python("-m", "workers", "--node", node.name, *where, *labels),
+        name=name,
+        argv=_python("-m", "workers", "--node", node.name, *where, "--metrics-port", str(port), *labels),
         env={**common, **_brokers(plan), **vllm, names.ENV_NODE_KEY_FILE: str(plan.state.node_key(node.name))},
         check=health.agent(plan.endpoints.valkey_url, node.name),
         stage=AGENTS,
+        metrics=f"http://127.0.0.1:{port}/metrics",
         after=("valkey",),
         stop_signal=signal.SIGUSR1,
     )

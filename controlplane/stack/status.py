@@ -35,6 +35,7 @@ def collect(state: StateFolder) -> dict[str, Any]:
         "state": "ready" if known.is_supervised() else "gone",
         "restarts": 0,
         "port": 0,
+        "metrics_url": "",
     }
     supervisor |= {"uptime_s": _uptime_s(known.pid), "pss_bytes": _pss_of(known.pid) if known.is_supervised() else None}
     processes = [supervisor, *(_process(each) for each in known.processes)]
@@ -61,6 +62,7 @@ def _process(each: record.Running) -> dict[str, Any]:
         "state": each.state if alive or each.state == "waiting" else "gone",
         "restarts": each.restarts,
         "port": each.port,
+        "metrics_url": each.metrics,
         "uptime_s": _uptime_s(each.pid) if alive else None,
         "pss_bytes": _pss(each.pid) if alive else None,
     }
@@ -102,12 +104,12 @@ def _text(shown: dict[str, Any]) -> str:
     if shown["phase"] == "unsupervised":
         lines.append("its supervisor is gone: `manage.py up` takes it over, `manage.py down` stops it")
     lines += [f"console {shown['console_url']}", f"router  {shown['router_url']}", ""] if shown["console_url"] else [""]
-    lines.append(f"{'process':<12} {'state':<9} {'pid':>8} {'port':>6} {'up':>9} {'restarts':>9} {'memory':>9}")
+    lines.append(f"{'process':<12} {'state':<9} {'pid':>8} {'port':>6} {'up':>9} {'restarts':>9} {'memory':>9}  /metrics")
     for each in shown["processes"]:
         port, memory = each["port"] or "", _megabytes(each["pss_bytes"])
         uptime = _duration(each["uptime_s"])
         numbers = f"{each['pid'] or '':>8} {port:>6} {uptime:>9} {each['restarts']:>9} {memory:>9}"
-        lines.append(f"{each['name']:<12} {each['state']:<9} {numbers}")
+        lines.append(f"{each['name']:<12} {each['state']:<9} {numbers}  {each['metrics_url']}".rstrip())
     lines.append("")
     lines.append(f"memory (PSS): {_megabytes(shown['pss_bytes'])} and {_megabytes(shown['engines_pss_bytes'])} in "
                  f"{shown['engine_processes']} engine processes")  # fmt: skip

@@ -81,6 +81,7 @@ class Child:
             port=self.service.port,
             stage=self.service.stage,
             signal=int(self.service.stop_signal),
+            metrics=self.service.metrics,
         )
 
     def poll(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Iterable
 from dataclasses import replace
 
 from controlplane.config import BadSetting, config
@@ -15,9 +16,10 @@ from controlplane.stack import endpoints, health, leftovers, record, servers
 from controlplane.stack.detach import Report
 from controlplane.stack.errors import StackError, explained
 from controlplane.stack.options import CONSOLE_PORT, ROUTER_PORT, Options, settle_port
+from controlplane.stack.ports import free_ports
 from controlplane.stack.run import Stack
 from controlplane.stack.scene_needs import prepare_models
-from controlplane.stack.services import Plan
+from controlplane.stack.services import Plan, with_metrics_port
 
 MAX_SOCKET_PATH = 107
 """Bytes of a Unix socket's path (sun_path in unix(7), with its NUL)."""
@@ -53,8 +55,9 @@ def _run(options: Options, report: Report) -> int:
             report.say(f"stopped what the last run left: {', '.join(ended)}")
         servers.check_external(given)
         made = servers.resolve(state, _with_ports(endpoints.load(state), options), given, options.join_address)
-        endpoints.store(state, made.endpoints)
         scene = SCENES[options.fleet]
+        made = _with_metrics_ports(made, with_metrics_port(scene, indexer=options.indexer))
+        endpoints.store(state, made.endpoints)
         plan = Plan(
             state=state,
             endpoints=made.endpoints,
@@ -87,6 +90,13 @@ def _with_ports(stored: endpoints.Endpoints, options: Options) -> endpoints.Endp
     if console == router:
         raise StackError(f"console and router cannot share port {console}: choose another with --router-port")
     return replace(stored, console_port=console, router_port=router)
+
+
+def _with_metrics_ports(made: servers.Servers, wanted: Iterable[str]) -> servers.Servers:
+    """Pages that Prometheus asks for keep their ports as long as nobody takes them."""
+    ends = made.endpoints
+    ports = free_ports(ends.metrics_ports, wanted, ends.join_address or "127.0.0.1")
+    return replace(made, endpoints=replace(ends, metrics_ports=ports))
 
 
 def _origins(host: str, port: int) -> str:

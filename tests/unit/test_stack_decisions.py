@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
 import pytest
 
 from controlplane.core import names
-from controlplane.stack import endpoints, options, run
+from controlplane.stack import endpoints, health, options, ports, run, targets
 from controlplane.stack.commands import _take_state
 from controlplane.stack.endpoints import External
 from controlplane.stack.errors import StackError, explained
@@ -16,7 +17,8 @@ from controlplane.stack.folder import StateFolder
 from controlplane.stack.install_errors import explain
 from controlplane.stack.join import JoinToken, _token, join_url
 from controlplane.stack.output import LogFile, last_error
-from controlplane.stack.services import PATIENCE_S, STOP_S
+from controlplane.stack.ports import free_port
+from controlplane.stack.services import PATIENCE_S, SOURCES, STOP_S, Service
 from controlplane.stack.supervisor import pause_s
 
 
@@ -60,6 +62,26 @@ def test_any_port_is_found_when_the_last_one_is_taken_and_kept_when_it_is_free()
         other = options.settle_port(0, taken, 8080, "127.0.0.1", "console", "--port")
     assert other != taken
     assert options.settle_port(0, other, 8080, "127.0.0.1", "console", "--port") == other
+
+
+def test_each_page_for_prometheus_has_a_port_of_its_own_and_keeps_it() -> None:
+    kept = free_port()
+    found = ports.free_ports({"control": kept, "ingest": kept}, ["control", "ingest", "agent-n1"])
+    assert found["control"] == kept
+    assert len(set(found.values())) == 3
+    assert ports.free_ports(found, found) == found
+
+
+def test_prometheus_is_told_the_pages_of_processes_that_have_one(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    state = StateFolder(tmp_path / "s")
+    pages = {"web": "http://10.0.0.1:8080/metrics", "agent-n1": "http://[::1]:9000/metrics", "postgres": ""}
+    targets.write(state, [Service(name, (), {}, health.alive(1), SOURCES, metrics=page) for name, page in pages.items()])
+    assert json.loads(targets.file_of(state).read_text()) == [
+        {"targets": ["10.0.0.1:8080"], "labels": {"process": "web"}},
+        {"targets": ["[::1]:9000"], "labels": {"process": "agent", "node": "n1"}},
+    ]
+    assert targets.file_of(state).stat().st_mode & 0o777 == 0o644
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
