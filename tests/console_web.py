@@ -15,7 +15,7 @@ from controlplane.core import names
 
 @dataclass
 class Web:
-    """A uvicorn of our own on a fixed port, so that it can go away and come back."""
+    """A web process of our own on a fixed port, so that it can go away and come back."""
 
     port: int
     environment: dict[str, str] = field(default_factory=dict)
@@ -26,9 +26,9 @@ class Web:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "controlplane.live.server", "--port", str(self.port)]
         environment = {**os.environ, names.ENV_CONSOLE_ORIGINS: self.url, **self.environment}
-        self.process = subprocess.Popen([*command, "--port", str(self.port), "--log-level", "warning"], env=environment)
+        self.process = subprocess.Popen(command, env=environment)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:

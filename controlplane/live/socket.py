@@ -1,7 +1,8 @@
 """The ASGI application behind /ws/live: one object per socket, which only forwards what the hub has.
 
-Close codes: 4401 log in (again), 4400 too many bad messages, 4429 messages too fast, 4408 the client does not read, 4404 no
-such socket. A client reconnects after any other code and subscribes again.
+Close codes: 4401 log in (again), 4400 too many bad messages, 4429 messages too fast, 4408 the client does not read (it is
+cut off: only we know the code), 4409 it asks for nothing, 4404 no such socket. A client reconnects after any other code and
+subscribes again.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from django.contrib.auth import get_user
 from django.db import Error as DatabaseError
 from django.http import HttpRequest
 
+from controlplane.control.actor import Actor, may_follow
 from controlplane.live import frames
 from controlplane.live.counts import counts
 from controlplane.live.hub import Hub, hub
 from controlplane.live.messages import MAX_BYTES, BadMessage, subscription
 from controlplane.live.reader import Reader
-from controlplane.telemetry.topics import FLEET
+from controlplane.telemetry.topics import ALWAYS
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +35,14 @@ Event = dict[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
-LOG_IN, BAD, TOO_FAST, NOT_READING, NOT_HERE = 4401, 4400, 4429, 4408, 4404
+LOG_IN, BAD, TOO_FAST, NOT_READING, IDLE, NOT_HERE = 4401, 4400, 4429, 4408, 4409, 4404
 MAX_BAD = 5
 MESSAGES, PER_S = 20, 10.0
 """At most so many messages in so many seconds."""
 SEND_WITHIN_S = 20.0
 CHECK_LOGIN_EVERY_S = 60.0
+ASK_WITHIN_S = 30.0
+"""A socket that has not asked for a topic by then is closed."""
 
 
 async def live(scope: Event, receive: Receive, send: Send) -> None:
@@ -49,7 +53,8 @@ async def live(scope: Event, receive: Receive, send: Send) -> None:
     if not scope["user"].is_authenticated:
         await send({"type": "websocket.close", "code": LOG_IN, "reason": "log in first"})
         return
-    await Socket(hub(), scope["session"].session_key, receive, send).run()
+    actor = await database_sync_to_async(Actor.of_user)(scope["user"])
+    await Socket(hub(), scope["session"].session_key, actor, receive, send).run()
 
 
 async def nowhere(scope: Event, receive: Receive, send: Send) -> None:
@@ -68,18 +73,20 @@ class Closed(Exception):
 
 
 class Socket:
-    def __init__(self, hub: Hub, session_key: str, receive: Receive, send: Send) -> None:
+    def __init__(self, hub: Hub, session_key: str, actor: Actor, receive: Receive, send: Send) -> None:
         self._hub = hub
         self._session_key = session_key
+        self._actor = actor
         self._receive = receive
         self._send = send
         self._reader = Reader()
+        self._asked = False
         self._bad = 0
         self._times: deque[float] = deque(maxlen=MESSAGES)
 
     async def run(self) -> None:
         """Until one of the three has a reason to end it."""
-        tasks = [asyncio.create_task(work) for work in (self._hear(), self._speak(), self._stay_logged_in())]
+        tasks = [asyncio.create_task(work) for work in (self._hear(), self._speak(), self._stay_allowed())]
         counts.open += 1
         end = "error"
         try:
@@ -100,7 +107,10 @@ class Socket:
 
     async def _hear(self) -> None:
         while True:
-            event = await self._receive()
+            try:
+                event = await asyncio.wait_for(self._receive(), None if self._asked else ASK_WITHIN_S)
+            except TimeoutError as error:
+                raise Closed(IDLE, "it asks for nothing") from error
             if event["type"] == "websocket.disconnect":
                 raise Closed
             now = time.monotonic()
@@ -123,7 +133,14 @@ class Socket:
             if self._bad >= MAX_BAD:
                 raise Closed(BAD, "too many bad messages") from error
         else:
-            self._hub.follow(self._reader, topics)
+            self._asked = True
+            self._hub.follow(self._reader, [topic for topic in topics if may_follow(self._actor, topic)])
+            for topic in topics:
+                if topic not in self._reader.topics:
+                    await self._refuse(topic)
+
+    async def _refuse(self, topic: str) -> None:
+        await self._send_text(frames.error("forbidden", "your role may not follow this topic", topic=topic))
 
     async def _speak(self) -> None:
         """Send what is due. Between two sends only the newest frame of a topic counts."""
@@ -143,7 +160,7 @@ class Socket:
             topic = self._hub.topic(name)
             if topic is None or self._reader.topics.get(name) is not follow:
                 continue
-            if topic.absent and follow.sent is None and name != FLEET:
+            if topic.absent and follow.sent is None and name not in ALWAYS:
                 self._hub.drop(self._reader, name)
                 await self._send_text(frames.error("unknown_topic", "there is no such topic now", topic=name))
             elif topic.frame is not None and topic.frame.stamp != follow.sent:
@@ -171,19 +188,25 @@ class Socket:
         except (TimeoutError, RuntimeError, OSError):
             log.info("a live socket could not be closed in order: %s", closed.reason)
 
-    async def _stay_logged_in(self) -> None:
-        """A log-out, a changed password or a deactivated user ends the socket within a minute."""
+    async def _stay_allowed(self) -> None:
+        """A log-out, a changed password or a deactivated user ends the socket within a minute, a lost role its topics."""
         while True:
             await asyncio.sleep(CHECK_LOGIN_EVERY_S)
-            if not await database_sync_to_async(is_logged_in)(self._session_key):
+            try:
+                actor = await database_sync_to_async(actor_of)(self._session_key)
+            except DatabaseError:  # while PostgreSQL is away nobody is thrown out
+                continue
+            if actor is None:
                 raise Closed(LOG_IN, "log in again")
+            self._actor = actor
+            for topic in [topic for topic in self._reader.topics if not may_follow(actor, topic)]:
+                self._hub.drop(self._reader, topic)
+                await self._refuse(topic)
 
 
-def is_logged_in(session_key: str) -> bool:
-    """Asked anew of the session store. While PostgreSQL is away nobody is thrown out."""
+def actor_of(session_key: str) -> Actor | None:
+    """Who is logged in with a session, asked anew of the session store; None: nobody. Raises django.db.Error."""
     request = HttpRequest()
     request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
-    try:
-        return bool(get_user(request).is_authenticated)
-    except DatabaseError:
-        return True
+    user = get_user(request)
+    return Actor.of_user(user) if user.is_authenticated else None

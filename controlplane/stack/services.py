@@ -124,13 +124,11 @@ def _metrics(plan: Plan, name: str) -> str:
 
 def _web(plan: Plan, common: Mapping[str, str]) -> Service:
     port = plan.endpoints.console_port
-    argv = _python("-m", "uvicorn", "controlplane.asgi:application", "--host", plan.host, "--port", str(port))
-    # Uvicorn's own default trusts whoever connects from this machine; logins are counted by the client's address.
     proxies = common.get(names.ENV_TRUSTED_PROXIES, "")
-    trust = ("--proxy-headers", "--forwarded-allow-ips", proxies) if proxies else ("--no-proxy-headers",)
+    trust = ("--proxies", proxies) if proxies else ()
     return Service(
         name="web",
-        argv=(*argv, *trust, "--no-access-log", "--timeout-graceful-shutdown", "2", "--ws-max-size", "65536"),
+        argv=_python("-m", "controlplane.live.server", "--host", plan.host, "--port", str(port), *trust),
         env=django_environment(plan, common),
         check=health.http(plan.host, port, "/healthz"),
         stage=SOURCES,

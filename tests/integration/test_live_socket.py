@@ -1,11 +1,13 @@
-"""/ws/live on a real uvicorn, Valkey and PostgreSQL, as a browser would use it."""
+"""/ws/live on a real web process, Valkey and PostgreSQL, as a browser would use it."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
+import socket as tcp
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import redis
 from asgiref.sync import sync_to_async
@@ -21,12 +24,15 @@ from asgiref.testing import ApplicationCommunicator
 from channels_redis.pubsub import RedisPubSubChannelLayer
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.test import Client
 from redis.asyncio import Redis
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from controlplane.asgi import application
+from controlplane.control import actor
+from controlplane.control.actor import Actor
 from controlplane.core import names
 from controlplane.live import frames, socket
 from controlplane.live import hub as hub_module
@@ -38,6 +44,7 @@ from controlplane.telemetry.publish import WRITE, Publisher
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 60.0
+VIEWER = Actor("viewer", "viewer")
 
 
 class Web:
@@ -53,11 +60,9 @@ class Web:
     def start(self) -> None:
         self.start_valkey()
         environment = {names.ENV_VALKEY_URL: self.valkey.url, names.ENV_CONSOLE_ORIGINS: self.origin}
-        command = [sys.executable, "-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "controlplane.live.server", "--port", str(self.port)]
         with (self._folder / "web.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--port", str(self.port)], cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log
-            )
+            self.process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log)
 
     @property
     def said(self) -> str:
@@ -278,7 +283,7 @@ async def test_a_slow_reader_gets_the_newest_and_no_backlog(valkey_url: str, val
 
     own_hub = Hub()
     own_hub.start()
-    client = asyncio.create_task(socket.Socket(own_hub, session.session_key, said.get, send).run())
+    client = asyncio.create_task(socket.Socket(own_hub, session.session_key, VIEWER, said.get, send).run())
     async with Redis.from_url(valkey_url) as writer:
         publisher = Publisher(writer)
         await publisher.publish({"fleet": rows(a=0)}, time.time())
@@ -319,6 +324,97 @@ async def test_an_error_that_nobody_foresaw_freezes_no_page(
     assert [record.message for record in caplog.records] == ["live rows: an unforeseen error, going on"]
 
 
+class Deaf:
+    """A client that follows "fleet" over a bare connection and then reads nothing more."""
+
+    def __init__(self, web: Web) -> None:
+        self._reset = False
+        self.own = tcp.socket()
+        self.own.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 4096)
+        self.own.settimeout(WITHIN_S)
+        self.own.connect(("127.0.0.1", web.port))
+        lines = (
+            "GET /ws/live HTTP/1.1", f"Host: 127.0.0.1:{web.port}", "Upgrade: websocket", "Connection: Upgrade",
+            "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==", f"Origin: {web.origin}",
+            f"Cookie: {web.cookie}", "", "",
+        )  # fmt: skip
+        self.own.sendall("\r\n".join(lines).encode())
+        assert self.own.recv(12) == b"HTTP/1.1 101"
+        text = b'{"subscribe": ["fleet"]}'
+        self.own.sendall(bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text)
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the other side has reset the connection. The system tells it once."""
+        self._reset |= self.own.getsockopt(tcp.SOL_SOCKET, tcp.SO_ERROR) == errno.ECONNRESET
+        return self._reset
+
+    def close(self) -> None:
+        self.own.close()
+
+
+async def test_a_client_that_never_reads_is_cut_off_and_the_others_go_on(web: Web) -> None:
+    """Frames are larger than the buffers, so that they fill at once."""
+    web_process = psutil.Process(web.process.pid)
+    async with web.publisher() as valkey, web.socket() as page:
+        await publish(web, {"fleet": [{"id": "a", "type": "x", "value": "0" * 300_000}]})
+        await say(page, "fleet")
+        assert (await hear(page))["kind"] == "snapshot"
+        deaf = [await asyncio.to_thread(Deaf, web) for _ in range(3)]
+        held = len(web_process.net_connections())
+        deadline, number = time.monotonic() + 2 * WITHIN_S, 0
+        while not all(each.cut_off for each in deaf):
+            assert time.monotonic() < deadline
+            number += 1
+            await write(valkey, "fleet", [{"id": "a", "type": "x", "value": str(number) * 300_000}])
+            assert (await hear(page))["rows"]
+        assert len(web_process.net_connections()) == held - len(deaf)
+        for each in deaf:
+            each.close()
+
+
+async def test_a_socket_that_asks_for_nothing_is_closed(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "ASK_WITHIN_S", 0.01)
+    sent: list[dict[str, Any]] = []
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    await socket.Socket(Hub(), session.session_key, VIEWER, said.get, send).run()
+    assert [(event["type"], event["code"]) for event in sent] == [("websocket.close", 4409)]
+
+
+async def test_a_topic_that_a_role_may_not_follow_is_refused_and_taken_away_when_the_role_is_lost(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "CHECK_LOGIN_EVERY_S", 0.01)
+    monkeypatch.setitem(actor.TOPICS, "nodes", actor.Rule("operator"))
+    user = await get_user_model().objects.aget()
+    group = await Group.objects.acreate(name="operator")
+    await user.groups.aadd(group)
+    sent: list[dict[str, Any]] = []
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(json.loads(event["text"]))
+
+    said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    own_hub = Hub()
+    operator = socket.Socket(own_hub, session.session_key, Actor("viewer", "operator"), said.get, send)
+    client = asyncio.create_task(operator.run())
+    await said.put({"type": "websocket.receive", "text": '{"subscribe": ["fleet", "nodes"]}'})
+    await until(lambda: own_hub.topic("nodes"))
+    await group.adelete()
+    await until(lambda: own_hub.topic("nodes") is None)
+    assert own_hub.topic("fleet")
+    await said.put({"type": "websocket.receive", "text": '{"subscribe": ["nodes"]}'})
+    await until(lambda: len(sent) == 2)
+    assert [(frame["error"], frame["topic"]) for frame in sent] == [("forbidden", "nodes")] * 2
+    await said.put({"type": "websocket.disconnect"})
+    await client
+    await own_hub.stop()
+
+
 @pytest.fixture
 def session(transactional_db: None) -> Any:
     client = Client()
@@ -349,9 +445,9 @@ async def page_checked_often(session: Any, monkeypatch: pytest.MonkeyPatch) -> A
 async def test_who_may_no_longer_log_in_loses_the_socket_and_nobody_else(
     valkey: redis.Redis, session: Any, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    checks: list[bool] = []
-    check = socket.is_logged_in
-    monkeypatch.setattr(socket, "is_logged_in", lambda key: checks.append(check(key)) or checks[-1])
+    checks: list[Actor | None] = []
+    check = socket.actor_of
+    monkeypatch.setattr(socket, "actor_of", lambda key: checks.append(check(key)) or checks[-1])
     async with page_checked_often(session, monkeypatch) as page:
         await until(lambda: len(checks) > 2)
         assert all(checks)
