@@ -53,8 +53,8 @@ def _between(scope: Scope, source: PoolState, to: PoolState, moves: Moves) -> No
         why = f"pool {to.name} wants {to.desired} engines, pool {source.name} {source.desired}"
         if engine.moving or engine.state != "ready":
             moves.actions.append(FinishMove(engine.id, to.role, to.arm, why))
-        elif _allowed(scope, source, moves):
-            moves.begun[source.key] = moves.begun.get(source.key, 0) + 1
+        elif engine.held or _allowed(scope, source, moves):
+            moves.begun[source.key] = moves.begun.get(source.key, 0) + (not engine.held)
             moves.actions.append(BeginMove(engine.id, to.role, to.arm, why))
         else:
             scope.waiting[to.name] = f"{engine.id} follows from pool {source.name} when others have moved"
@@ -66,7 +66,8 @@ def _no_use(scope: Scope, source: PoolState) -> int:
 
 
 def _candidates(scope: Scope, source: PoolState, to: PoolState) -> Iterator[EngineState]:
-    """Who turns back first, then who is not in use yet, then who has least to finish; among equals the newest."""
+    """Who turns back first, then who is not in use yet, then who has least to finish; among equals the newest. One that is
+    held out of the table goes where the serving ones are needed to keep the floor."""
     members = scope.members(source)
     yield from (each for each in members if each.moving and (each.role, each.arm) == (to.role, to.arm))
     still = [each for each in members if not each.moving and not each.held and each.id not in scope.places]
@@ -75,7 +76,11 @@ def _candidates(scope: Scope, source: PoolState, to: PoolState) -> Iterator[Engi
         return  # they change over with the mode, or keep serving it until then
     work, now = scope.world.open_work, scope.world.now
     ready = (each for each in still if each.serves and (each.move_phase != "aborted" or over(now, each.move_since, AGAIN_S)))
-    yield from sorted(ready, key=lambda each: (work.get(each.id, 0), -each.number))
+    serve = sorted(ready, key=lambda each: (work.get(each.id, 0), -each.number))
+    spare = max(0, len(serving(members)) - scope.floor(source))
+    yield from serve[:spare]
+    yield from (each for each in members if each.held and each.state == "ready" and not each.moving)
+    yield from serve[spare:]
 
 
 def _allowed(scope: Scope, source: PoolState, moves: Moves) -> bool:

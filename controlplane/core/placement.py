@@ -74,15 +74,25 @@ class Room:
 
     def find(self, pool: PoolState) -> Found:
         """The best place for one more engine of `pool`, or None with what is missing; `take` then keeps it."""
-        degree, stages = pool.ranks_of_an_engine
-        shape = (degree, stages, pool.gpu_kinds, tuple(sorted(pool.node_labels.items())))
+        shape = (*pool.ranks_of_an_engine, pool.gpu_kinds, tuple(sorted(pool.node_labels.items())))
         if shape in self._full:
             return None, self._full[shape]
-        peers = self._peers.get(pool.model, Counter())
-        placement, reasons = self.place(Want(degree, pool.gpu_kinds, pool.node_labels, peers, stages))
+        placement, reasons = self.place(self._want(pool))
         if placement is None:
             self._full[shape] = reasons
         return placement, reasons
+
+    def find_without(self, pool: PoolState, engine: str) -> Found:
+        """As `find`, once this engine has given its GPUs back: on a cordoned node that helps nobody."""
+        freed = {gpu.uuid for here in self._gpus.values() for gpu in here if gpu.engine == engine}
+        self._taken -= freed
+        found = self.place(self._want(pool))
+        self._taken |= freed
+        return found
+
+    def _want(self, pool: PoolState) -> Want:
+        degree, stages = pool.ranks_of_an_engine
+        return Want(degree, pool.gpu_kinds, pool.node_labels, self._peers.get(pool.model, Counter()), stages)
 
     def take(self, model: str, placement: Placement) -> None:
         """These GPUs are promised to an engine of `model`."""

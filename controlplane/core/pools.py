@@ -113,12 +113,14 @@ def _replace_lost(scope: Scope, pool: PoolState) -> list[Action]:
 
 
 def _surplus(scope: Scope, pool: PoolState, moves: Moves, created: int, lacking: list[PoolState]) -> list[Action]:
-    """The engines that serve least go first; among serving ones outdated ones, then the newest."""
+    """The engines that serve least go first, as those that are held; among serving ones outdated ones, then the newest."""
     order = ("failed", "lost", "planned", "stopped", "stopping", "starting", "verifying", "draining", "ready")
     members = [each for each in scope.members(pool) if each.id not in scope.places and each.id not in moves.chosen]
     outdated = any(each.launch != pool.launch and each.serves for each in members)
     spare = [each for each in members if not (outdated and _takes_over(each, pool))]
-    spare.sort(key=lambda each: (order.index(each.state), each.launch == pool.launch, each.moving, -each.number))
+    spare.sort(
+        key=lambda each: (order.index(each.state), each.serves, each.launch == pool.launch, each.moving, -each.number)
+    )
     leaving: list[Action] = []
     for engine in spare[: max(0, -moves.missing[pool.key])]:
         why = _keeps(scope, pool, engine, created, lacking, len(leaving)) if engine.serves else ""

@@ -19,7 +19,7 @@ def replace_outdated(scope: Scope) -> list[Action]:
     outdated = {pool.key: _outdated(scope, pool) for pool in scope.pools}
     idle = [each for engines in outdated.values() for each in engines if not each.serves and each.state != "lost"]
     if idle:
-        return [Retire(each.id, "it is of an outdated launch and serves nobody") for each in idle if not each.held]
+        return [Retire(each.id, "it is of an outdated launch and serves nobody") for each in idle]
     broken = next((each for pool in scope.pools for each in scope.members(pool) if _given_up(each, pool)), None)
     if broken is not None and any(outdated.values()):
         scope.waiting[scope.model.name] = f"{broken.id} of the newest launch does not start: {broken.reason}"
@@ -55,10 +55,14 @@ def _next(scope: Scope, pool: PoolState, outdated: list[EngineState]) -> Action 
     if len(serving(scope.members(pool))) - 1 < scope.floor(pool):
         scope.waiting[pool.name] = f"its floor of {pool.floor} keeps its outdated engines until there is room: {reasons[0]}"
         return None
+    why_not = "no prefill and decode engine of one launch would be left"
     for engine in outdated:
         if stays_usable(scope, engine):
-            return Retire(engine.id, "it is of an outdated launch; its GPUs are needed for the one in its place")
-    scope.waiting[pool.name] = "no prefill and decode engine of one launch would be left"
+            placement, reasons = scope.room.find_without(pool, engine.id)
+            if placement is not None:
+                return Retire(engine.id, "it is of an outdated launch; its GPUs are needed for the one in its place")
+            why_not = f"{engine.id} serves on, as there would be no room for the one in its place: {'; '.join(reasons)}"
+    scope.waiting[pool.name] = why_not
     return None
 
 

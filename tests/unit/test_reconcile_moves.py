@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from controlplane.core.plan import BeginMove, Create, Flip, Retire
 from controlplane.core.retask import PATIENCE_S
@@ -29,6 +30,12 @@ def starts(rig: Rig) -> int:
 def begun(rig: Rig, **sizes: int) -> Rig:
     rig.change("rebalance", sizes={(role, "main"): size for role, size in sizes.items()})
     return rig
+
+
+def held(rig: Rig, role: str) -> None:
+    """An operator holds the oldest engine of this role out of the table."""
+    rig._change(next(each.id for each in rig.world.engines if each.role == role), held=True)
+    rig.tick()
 
 
 def test_a_rebalance_moves_engines_without_a_restart() -> None:
@@ -216,6 +223,54 @@ def test_without_free_gpus_an_old_engine_goes_first() -> None:
     assert [type(action) for action in rig.plan.actions] == [Retire]
     settled(rig, 600)
     assert {engine.launch for engine in rig.world.engines if engine.wanted} == {"v2"}
+
+
+def test_no_old_engine_goes_for_one_that_finds_no_room() -> None:
+    rig = Rig(sizes={("prefill", "main"): 4, ("decode", "main"): 4})
+    settled(rig)
+    rig._world = replace(rig.world, nodes=tuple(replace(node, cordoned=True) for node in rig.world.nodes))
+    rig.change("roll_out", launch="v2")
+    rig.tick(20)
+    assert roles(rig) == {"prefill": 4, "decode": 4}
+    assert "serves on, as there would be no room" in rig.plan.waiting["m/prefill"]
+    assert "n0: is cordoned" in rig.plan.waiting["m/prefill"]
+    rig._world = replace(rig.world, nodes=tuple(replace(node, cordoned=False) for node in rig.world.nodes))
+    settled(rig, 600)
+    assert {engine.launch for engine in rig.world.engines if engine.wanted} == {"v2"}
+
+
+def test_an_engine_that_is_held_is_replaced_too() -> None:
+    rig = Rig(sizes=PD)
+    settled(rig)
+    held(rig, "decode")
+    rig.change("roll_out", launch="v2")
+    settled(rig, 600)
+    assert {engine.launch for engine in rig.world.engines if engine.wanted} == {"v2"}
+
+
+def test_an_engine_that_is_held_moves_where_its_pool_cannot_spare_another() -> None:
+    rig = Rig(sizes=PD)
+    settled(rig)
+    held(rig, "decode")
+    settled(begun(rig, prefill=3, decode=1))
+    assert roles(rig) == {"prefill": 2, "decode": 1}, "the floor of decode is served"
+    assert rig.outcomes == ["done: 1 step done"]
+
+
+def test_an_engine_that_is_held_stays_where_another_can_be_spared() -> None:
+    rig = Rig(sizes={("prefill", "main"): 1, ("decode", "main"): 4})
+    settled(rig)
+    held(rig, "decode")
+    settled(begun(rig, prefill=2, decode=3))
+    assert roles(rig) == {"prefill": 2, "decode": 2}
+
+
+def test_a_pool_that_shrinks_keeps_those_that_serve() -> None:
+    rig = Rig(sizes=PD)
+    settled(rig)
+    held(rig, "decode")
+    settled(begun(rig, decode=1))
+    assert roles(rig) == {"prefill": 2, "decode": 1}
 
 
 def test_a_launch_that_does_not_start_is_taken_back() -> None:
