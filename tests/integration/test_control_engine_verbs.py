@@ -32,6 +32,25 @@ def test_an_engine_is_held_out_of_the_table_and_comes_back() -> None:
     assert "m-1 is not held" in str(refusal(actions.undrain_engine, ANN, "m-1"))
 
 
+def test_no_engine_is_replaced_by_one_that_finds_no_room() -> None:
+    fleet("disaggregated", prefill=2, decode=2)
+    actions.cordon_node(ANN, "n1")
+    refused = refusal(actions.restart_engine, ANN, "m-1")
+    assert refused.kind == "no_capacity" and "n1: is cordoned" in str(refused)
+    assert engine("m-1").wanted
+    actions.uncordon_node(ANN, "n1")
+    assert steps(actions.restart_engine(ANN, "m-1")) == ["stop m-1", "start prefill"]
+
+
+def test_an_engine_that_is_held_exchanges_no_role() -> None:
+    fleet("disaggregated", prefill=2, decode=1)
+    actions.drain_engine(ANN, "m-1")
+    done()
+    refused = refusal(actions.exchange_roles, ANN, "m", "m-1", "m-3")
+    assert "m-1 is held out of the table: undrain_engine m-1 first" in str(refused), "nobody would decode"
+    actions.exchange_roles(ANN, "m", "m-2", "m-3")
+
+
 def test_a_drained_engine_is_brought_back_by_a_rollback() -> None:
     fleet("disaggregated", prefill=2, decode=2)
     operation = actions.drain_engine(ANN, "m-1")

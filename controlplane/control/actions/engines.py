@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from controlplane.control.actions.change import Change, NewStep, begin, record_change
 from controlplane.control.actor import Actor
+from controlplane.control.capacity import why_not
 from controlplane.control.desire import pool_key
 from controlplane.control.refused import Refused, refuse_all
 from controlplane.core.storable import storable_text
@@ -72,6 +73,8 @@ def restart_engine(
     with transaction.atomic():
         change, row = _begin(actor, "restart_engine", engine_id, reason, expected_version)
         refuse_all("unsafe", _left(row))
+        pools = models.Pool.objects.filter(model=row.model, role=row.role, arm=row.arm).select_related("model")
+        refuse_all("no_capacity", why_not([(pool, 1) for pool in pools], {row.id}))
         models.Engine.objects.filter(pk=row.pk).update(wanted=False, reason=f"restart_engine by {actor.name}"[:500])
         steps = [NewStep("stop", row.role, row.id, row.arm), NewStep("start", row.role, arm=row.arm)]
         return change.record(steps, subject=f"engine:{row.id}", engine=row.id)
@@ -135,6 +138,7 @@ def _launch_shape(row: models.Engine) -> tuple[str, int, int]:
 def _exchange_problems(one: models.Engine, two: models.Engine) -> list[str]:
     unready = [row for row in (one, two) if row.state != "ready" or not row.wanted]
     problems = [f"{row.id} is {row.state}, not ready: wait until it is" for row in unready]
+    problems += [f"{row.id} is held out of the table: undrain_engine {row.id} first" for row in (one, two) if row.held]
     if one.role == two.role:
         problems.append(f"{one.id} and {two.id} both have the role {one.role}: name one of each")
     if one.arm != two.arm:
