@@ -1,10 +1,11 @@
-"""Reads the fleet's rows as live topics need them (telemetry.view), in eleven queries whatever the size."""
+"""Reads the fleet's rows as live topics need them (telemetry.view), in twelve queries whatever the size."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Count, F, OuterRef, Q, Subquery
 from django.utils import timezone
@@ -12,11 +13,11 @@ from django.utils import timezone
 from controlplane.alerts.models import Alert, AlertState, Silence
 from controlplane.alerts.selectors import silence_of, silences_now
 from controlplane.core.lifecycle import ENDED, OVER
-from controlplane.fleet.models import AuditEntry, Engine, Gpu, Model, Node, Operation, Pool, Rank, Step, TableState
+from controlplane.fleet.models import AuditEntry, Canary, Engine, Gpu, Model, Node, Operation, Pool, Rank, Step, TableState
 from controlplane.telemetry.rows import AlertRow, OperationRow, StepRow
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
-QUERIES = 11
+QUERIES = 12
 OPERATIONS = 20
 ALERTS = 200
 STEPS_SHOWN_FOR = timedelta(minutes=2)
@@ -59,6 +60,8 @@ def _models() -> tuple[ModelView, ...]:
     pools = defaultdict(list)
     for pool in Pool.objects.order_by("id"):
         pools[pool.model_id].append(PoolView(pool.role, pool.desired_engines, pool.tensor_parallel))
+    running = Canary.objects.filter(ended_at=None).values_list("model_id", "mode", "share")
+    canaries: dict[int, dict[str, Any]] = {model: {"mode": mode, "share": share} for model, mode, share in running}
     shown = ("name", "mode", "connector", "slo_ttft_ms", "slo_itl_ms", "served_mode", "version", "frozen_until")
     return tuple(
         ModelView(
@@ -71,8 +74,10 @@ def _models() -> tuple[ModelView, ...]:
             served_mode=model.served_mode,
             version=model.version,
             frozen_until=_unix(model.frozen_until),
+            min_uncached_tokens=model.conditional_min_uncached_tokens,
+            canary=canaries.get(model.pk),
         )
-        for model in Model.objects.only(*shown)
+        for model in Model.objects.only(*shown, "conditional_min_uncached_tokens")
     )
 
 

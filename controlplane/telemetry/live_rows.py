@@ -161,6 +161,8 @@ def model_row(board: Board, view: FleetView, model: ModelView, now: float) -> Mo
         served_mode=model.served_mode,
         version=model.version,
         frozen_until=model.frozen_until,
+        min_uncached_tokens=model.min_uncached_tokens,
+        canary=model.canary,
     )
 
 

@@ -10,6 +10,7 @@ known is None, never 0. Windows are part of the names' docs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +95,10 @@ class ModelRow:
     version: int = 0
     """Of what is desired: a page that was drawn from another one is old."""
     frozen_until: float | None = None
+    min_uncached_tokens: int | None = None
+    """From which mode conditional splits."""
+    canary: Mapping[str, str | float] | None = None
+    """`mode` and `share` of the one that runs."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,9 @@ class ModelView:
     served_mode: str = ""
     version: int = 0
     frozen_until: float | None = None
+    min_uncached_tokens: int | None = None
+    canary: Mapping[str, str | float] | None = None
+    """`mode` and `share` of the one that runs."""
 
 
 @dataclass(frozen=True)

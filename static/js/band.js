@@ -6,6 +6,7 @@ import { makeFlow } from "./flow.js";
 import { latencyText, MISSING, number, percent, rate } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { makeMode } from "./modeswitch.js";
+import { MODES } from "./opwords.js";
 import { makeTile } from "./tile.js";
 
 const MODE_ROLES = { disaggregated: ["prefill", "decode"], monolithic: ["mixed"], conditional: ["prefill", "decode"] };
@@ -111,22 +112,31 @@ function headline(row) {
   return [el("span", { class: "wide" }, wide), gettext("%(n)s req/s", { n: rate(row.requests_per_s) })];
 }
 
+// A canary that runs, else from which prompts on mode conditional splits.
+function trialText(row) {
+  if (row.canary) return gettext("canary: %(mode)s %(share)s %", { mode: (MODES[row.canary.mode] ?? row.canary.mode).toLowerCase(), share: percent(row.canary.share) });
+  if (row.mode === "conditional" && row.min_uncached_tokens != null) return gettext("split from %(n)s uncached tokens", { n: number(row.min_uncached_tokens) });
+  return "";
+}
+
 let bands = 0;
 
 // acts: {mode(row, mode), engine(row)}, what clicks ask for.
 export function makeBand(clock, acts) {
   const id = `band-${(bands += 1)}`;
-  const title = el("h2", { id });
+  const name = el("a");
+  const title = el("h2", { id }, name);
   const meta = el("span", { class: "meta" });
   const mode = makeMode(acts.mode);
   const said = el("span", { class: "said" });
+  const trial = el("a", { class: "badge" });
   const rebalance = el("a", { class: "btn small" }, gettext("Rebalance"));
   const end = el("span", { class: "end" }, said, rebalance);
   const lanes = Object.fromEntries(Object.keys(ROLE).map((role) => [role, makeLane(role, clock, acts.engine)]));
   const flow = makeFlow();
   const outcome = makeOutcome(clock);
   const twin = el("div", { class: "twin" });
-  const header = el("header", {}, title, meta, mode.node, mode.note, end);
+  const header = el("header", {}, title, meta, mode.node, mode.note, trial, end);
   const node = el("section", { class: "panel band", "aria-labelledby": id }, header, twin);
 
   function arrange({ left, right, below }) {
@@ -142,12 +152,17 @@ export function makeBand(clock, acts) {
     const places = layout(row, engines);
     const { left, right, below } = places;
     attr(node, "data-model", row.name);
-    text(title, row.name);
+    text(name, row.name);
+    attr(name, "href", modelUrl(row.name));
     redraw(meta, JSON.stringify([row.tensor_parallel, row.gpus, rate(row.requests_per_s)]), () => headline(row));
     mode.paint(row);
     const found = verdicts(row);
     redraw(said, JSON.stringify(found), () => found.map(([className, words]) => el("span", { class: className }, words)));
     attr(rebalance, "href", modelUrl(row.name, "rebalance"));
+    attr(rebalance, "class", found.some(([className]) => className === "badge bad") ? "btn small primary" : "btn small");
+    hide(trial, !trialText(row));
+    text(trial, trialText(row));
+    attr(trial, "href", `${modelUrl(row.name)}#canary`);
     attr(mode.note, "href", modelUrl(row.name, "rebalance"));
     arrange(places);
     lanes[left].paint(row, of(left), false);

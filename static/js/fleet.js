@@ -132,9 +132,16 @@ async function startWaste() {
   waste = makeWaste(byId("waste"));
 }
 
+async function startExports() {
+  const { takeAway } = await import("./takeaway.js");
+  byId("operations").querySelector("[data-end]").append(takeAway(gettext("operations"), () => "/data/fleet/operations"));
+  byId("engine-tables").append(el("span", { class: "meta" }, gettext("engines")), takeAway(gettext("engines"), () => "/data/fleet/engines"), el("span", { class: "meta" }, gettext("GPUs")), takeAway(gettext("GPUs"), () => "/data/gpus"));
+}
+
 function startRest() {
   startHeat();
   startWaste();
+  startExports();
 }
 
 feeds.repaint();

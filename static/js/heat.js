@@ -5,6 +5,7 @@ import { clockSeconds, number } from "./format.js";
 import { HeatData } from "./heatdata.js";
 import { gettext, ngettext } from "./i18n.js";
 import { CONFIG, css, plain, plotly, scale, template, wall } from "./plotly.js";
+import { takeAway } from "./takeaway.js";
 
 const RANGES = [
   { span: 900, step: 5, word: gettext("15 min"), cell: gettext("5 s per cell") },
@@ -209,7 +210,9 @@ export function makeHeat(panel, rows, clock) {
     return el("fieldset", { class: "seg" }, el("legend", { class: "sr" }, gettext("Time range")), ...options);
   }
 
-  panel.querySelector(".heat-key").prepend(rangeSwitch());
+  const head = panel.querySelector(".heat-key");
+  head.prepend(rangeSwitch());
+  head.append(takeAway(gettext("GPU activity"), () => `/data/fleet/heat?span_s=${range.span}&step_s=${range.step}`));
   new IntersectionObserver(([entry]) => {
     visible = entry.isIntersecting;
     if (!visible) return;

@@ -11,6 +11,7 @@ import { isOver, outcomeOf, progress, stateOf, stateWord, subjectOf, verbOf, ver
 import { guard } from "./panels.js";
 import { say } from "./say.js";
 import { askToSteer, canUndo } from "./steer.js";
+import { takeAway } from "./takeaway.js";
 
 const byId = (id) => document.getElementById(id);
 const first = JSON.parse(byId("first").textContent);
@@ -130,6 +131,7 @@ function makeFoot() {
   hide(byId("foot"), nodes.length === 0);
 }
 
+byId("take").append(takeAway(gettext("operations"), () => "/data/fleet/operations"));
 makeFilters();
 makeFoot();
 key("j", () => move(1));
