@@ -63,3 +63,11 @@ def loud(alert: Alert, least: str) -> bool:
     """Whether it is as severe as a channel asks for."""
     order: tuple[Severity, ...] = ("warn", "bad")
     return order.index(cast(Severity, alert.severity)) >= order.index(cast(Severity, least))
+
+
+def loud_now() -> dict[str, int]:
+    """How many alerts fire that nobody silenced, and how many of those are critical."""
+    firing = list(Alert.objects.filter(state=AlertState.FIRING))
+    silences = silences_now() if firing else []
+    found = [alert for alert in firing if silence_of(alert, silences) is None]
+    return {"firing": len(found), "critical": sum(alert.severity == "bad" for alert in found)}

@@ -67,7 +67,7 @@ def order(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBa
 def rebalance(request: HttpRequest, body: Body, name: str) -> HttpResponseBase:
     """{"sizes": {role: engines}, "version", "reason", "dry_run"}."""
     sizes = _check_sizes(body.get("sizes"))
-    return _change(request, body, actions.rebalance, name, sizes, expected_version=_version(body))
+    return change(request, body, actions.rebalance, name, sizes, expected_version=_version(body))
 
 
 @order
@@ -75,14 +75,14 @@ def set_mode(request: HttpRequest, body: Body, name: str) -> HttpResponseBase:
     """{"mode", "split": {role: engines}, "min_uncached_tokens", "min_uncached_ratio", "version", "reason", "dry_run"}."""
     more = _some(body, "split", "min_uncached_tokens", "min_uncached_ratio")
     _check_sizes(more.get("split", {}))
-    return _change(request, body, actions.set_mode, name, _mode(body), expected_version=_version(body), **more)
+    return change(request, body, actions.set_mode, name, _mode(body), expected_version=_version(body), **more)
 
 
 @order
 def set_canary(request: HttpRequest, body: Body, name: str) -> HttpResponseBase:
     """{"mode", "share": 0..1, "steps": [share…], "version", "reason", "dry_run"}: try a mode on a part of the sessions."""
     more = _some(body, "share", "steps", "shared")
-    return _change(request, body, actions.set_canary, name, _mode(body), expected_version=_version(body), **more)
+    return change(request, body, actions.set_canary, name, _mode(body), expected_version=_version(body), **more)
 
 
 CANARY: Mapping[str, Act] = {"promote": actions.promote_canary, "end": actions.end_canary}
@@ -91,7 +91,7 @@ CANARY: Mapping[str, Act] = {"promote": actions.promote_canary, "end": actions.e
 @order
 def canary(request: HttpRequest, body: Body, name: str, verb: str) -> HttpResponseBase:
     """{"version", "reason", "dry_run"}: go on to the canary's next share, after the last one to its mode; or end it."""
-    return _change(request, body, CANARY[verb], name, expected_version=_version(body))
+    return change(request, body, CANARY[verb], name, expected_version=_version(body))
 
 
 ENGINE: Mapping[str, Act] = {
@@ -105,7 +105,7 @@ ENGINE: Mapping[str, Act] = {
 @order
 def engine(request: HttpRequest, body: Body, engine_id: str, verb: str) -> HttpResponseBase:
     """Hold an engine out of the routing table, bring it back, replace it by a fresh one, or try a failed one again."""
-    return _change(request, body, ENGINE[verb], engine_id)
+    return change(request, body, ENGINE[verb], engine_id)
 
 
 NODE: Mapping[str, Act] = {"cordon": actions.cordon_node, "uncordon": actions.uncordon_node}
@@ -114,7 +114,7 @@ NODE: Mapping[str, Act] = {"cordon": actions.cordon_node, "uncordon": actions.un
 @order
 def node(request: HttpRequest, body: Body, node_name: str, verb: str) -> HttpResponseBase:
     """Give a node no new engines, or give it some again."""
-    return _change(request, body, NODE[verb], node_name)
+    return change(request, body, NODE[verb], node_name)
 
 
 STEER: Mapping[str, Act] = {
@@ -128,18 +128,24 @@ STEER: Mapping[str, Act] = {
 @order
 def steer(request: HttpRequest, body: Body, number: int, verb: str) -> HttpResponseBase:
     """Pause, resume, cancel or roll back an operation."""
-    return _change(request, body, STEER[verb], number)
+    return change(request, body, STEER[verb], number)
 
 
-def _change(request: HttpRequest, body: Body, act: Act, *args: Any, **kwargs: Any) -> HttpResponseBase:
+def change(request: HttpRequest, body: Body, act: Act, *args: Any, **kwargs: Any) -> HttpResponseBase:
+    """Carries out one action of control, or says what it would do. Raises BadBody, Refused."""
     actor = Actor.of_user(request.user)
-    reason = body.get("reason", "")
-    if not isinstance(reason, str) or not (reason.strip() or body.get("dry_run")):
-        raise BadBody(gettext("Say why: the reason is kept with the operation."))
     if body.get("dry_run"):
         return JsonResponse({"plan": asdict(actions.preview(act, actor, *args, **kwargs))})
-    operation = act(actor, *args, reason=reason.strip(), **kwargs)
+    operation = act(actor, *args, reason=reason_of(body), **kwargs)
     return JsonResponse({"operation": operation.pk, "url": reverse("operation", args=[operation.pk])}, status=202)
+
+
+def reason_of(body: Body) -> str:
+    """Raises BadBody without one."""
+    reason = body.get("reason", "")
+    if not isinstance(reason, str) or not reason.strip():
+        raise BadBody(gettext("Say why: the reason is kept with the operation."))
+    return reason.strip()
 
 
 def _check_sizes(sizes: Any) -> dict[str, int]:

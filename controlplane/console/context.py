@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext
 
+from controlplane.alerts.selectors import loud_now
 from controlplane.control.actor import RANK, Actor
 
 THEME_COOKIE = "theme"
@@ -51,4 +52,5 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "theme": theme(request),
         "role": SimpleLazyObject(lambda: role(user)),
         "read_only": SimpleLazyObject(lambda: read_only(user)),
+        "loud": SimpleLazyObject(loud_now),
     }

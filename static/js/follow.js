@@ -1,11 +1,13 @@
 // What every live page does: one socket for its topics, their rows, the mark in the top bar, and one paint per frame. While
 // frames come nothing else paints; when they do not, once a second, because ages must still count up.
+import { ALERTS, paintBadge } from "./badge.js";
 import { now } from "./clock.js";
 import { makeConnection } from "./connection.js";
 import { Rows } from "./rows.js";
 import { LiveSocket } from "./socket.js";
 
 const AGAIN_MS = 1500; // a topic that is not there yet is asked for again
+const withAlerts = (topics) => [...new Set([...topics, ALERTS])]; // the bar of every page counts them
 const byId = (id) => document.getElementById(id);
 
 // frames: what the page came with. paint({cut, down}) after each frame. missing(topic): the server has no such topic now;
@@ -15,12 +17,12 @@ export function follow({ topics, also = [], frames = [], paint, frame = () => {}
   const feeds = new Map();
   const rows = (topic) => feeds.get(topic) ?? new Rows();
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const socket = new LiveSocket(`${scheme}://${location.host}/ws/live`, topics);
+  const socket = new LiveSocket(`${scheme}://${location.host}/ws/live`, withAlerts(topics));
   const connection = makeConnection(byId("live"), byId("banners"), socket);
   let followed = topics;
   let painted = 0;
 
-  for (const topic of [...topics, ...also]) feeds.set(topic, new Rows());
+  for (const topic of withAlerts([...topics, ...also])) feeds.set(topic, new Rows());
   for (const one of frames) if (one) feeds.get(one.topic)?.apply(one);
 
   function repaint() {
@@ -34,7 +36,7 @@ export function follow({ topics, also = [], frames = [], paint, frame = () => {}
     if (wanted.join() === followed.join()) return;
     followed = wanted;
     for (const topic of wanted) if (!feeds.has(topic)) feeds.set(topic, new Rows());
-    socket.follow(wanted);
+    socket.follow(withAlerts(wanted));
   }
 
   socket.addEventListener("change", repaint);
@@ -43,11 +45,13 @@ export function follow({ topics, also = [], frames = [], paint, frame = () => {}
     if (followed.includes(topic) && missing(topic)) setTimeout(() => socket.resync(), AGAIN_MS);
   });
   socket.addEventListener("frame", ({ detail }) => {
-    if (!followed.includes(detail.topic)) return;
+    if (!withAlerts(followed).includes(detail.topic)) return;
     if (!rows(detail.topic).apply(detail)) {
       socket.resync();
       return;
     }
+    if (detail.topic === ALERTS) paintBadge(rows(ALERTS).get(ALERTS));
+    if (!followed.includes(detail.topic)) return;
     repaint();
     frame(detail.topic);
   });

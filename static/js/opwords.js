@@ -29,6 +29,12 @@ const VERBS = {
   pause: gettext("Pause"),
   resume: gettext("Go on"),
   cancel: gettext("Cancel"),
+  silence_alert: gettext("Silence alert"),
+  unsilence_alert: gettext("End silence"),
+  set_alert_rule: gettext("Set rule of alerts"),
+  add_channel: gettext("Add channel"),
+  update_channel: gettext("Change channel"),
+  remove_channel: gettext("Remove channel"),
 };
 
 const STATES = {
