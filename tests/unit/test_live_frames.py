@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.control.actor import TOPICS, Actor, may_follow
 from controlplane.live.frames import BadState, Frame, State, read
 from controlplane.live.messages import BadMessage, subscription
 from controlplane.live.reader import Follow
-from controlplane.telemetry.topics import group
+from controlplane.telemetry.topics import ALWAYS, group
 
 rows = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3), max_size=6).map(
     lambda found: [{"id": id, "type": "x", "value": value} for id, value in found.items()]
@@ -129,6 +130,13 @@ def test_a_topic_gets_one_frame_a_second_and_jitter_costs_none() -> None:
             steady.note_sent(("e", second), now)
             taken += 1
     assert taken == 20
+
+
+def test_every_kind_of_topic_has_a_rule_of_who_may_follow_it() -> None:
+    assert TOPICS.keys() == {*ALWAYS, "model", "operation"}
+    viewer = Actor("viewer", "viewer")
+    assert all(may_follow(viewer, topic) for topic in (*ALWAYS, "model:org/llama", "operation:12"))
+    assert not may_follow(Actor("root", "admin"), "secrets:12")
 
 
 def test_every_topic_has_a_group_that_the_channel_layer_takes() -> None:
