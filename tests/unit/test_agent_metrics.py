@@ -1,4 +1,4 @@
-"""What the agent reads out of an engine's metrics page; the page is a piece of a real one (vLLM 0.32, after 5 requests)."""
+"""What the agent reads out of an engine's metrics page; the page is a real one (vLLM 0.32, after 5 requests)."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ def test_a_real_page_gives_cumulative_histograms_without_the_infinite_bucket() -
     assert transfer.counts[:3] == (1.0, 1.0, 2.0)
     assert (transfer.sum, transfer.count) == (118.608484, 3.0)
     assert len(transfer.bounds) == len(transfer.counts) == 12
+
+
+def test_what_is_not_asked_for_is_not_looked_at() -> None:
+    odd = b'python_gc{generation="0"} many\n\xff\xfe{{{\nvllm:lora_info{a="}"} \nvllm:e2e_request_latency_seconds_sum x\n'
+    assert read_page(odd + PAGE + odd) == read_page(PAGE)
 
 
 def test_a_family_the_engine_does_not_have_is_left_out_not_zero() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.telemetry.records import COUNTERS, HISTOGRAMS
 from workers.engines.simulated.measures import Measures
 from workers.engines.simulated.prometheus import Histogram, labelled
 from workers.metrics import read_page
@@ -63,6 +64,16 @@ def test_the_agent_reads_the_page() -> None:
     assert told.histograms["ttft"].count == 1
     assert told.gpus["GPU-1"].tensor == 0.5
     assert told.gpus["GPU-1"].power_w == 300.0
+
+
+def test_the_agent_finds_the_same_figures_in_a_real_page_and_in_ours() -> None:
+    mine, real = read_page(page().encode()), read_page(REAL.encode())
+    assert mine.counters.keys() == real.counters.keys() == set(COUNTERS)
+    assert mine.histograms.keys() == real.histograms.keys() == set(HISTOGRAMS)
+    for name in HISTOGRAMS:
+        assert mine.histograms[name].bounds == real.histograms[name].bounds
+    assert mine.kv_usage is not None
+    assert real.kv_usage is not None
 
 
 def test_a_histogram_counts_every_bound_above_the_value() -> None:
