@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import close_old_connections, transaction
 
-from controlplane.alerts.models import Alert, AlertState
+from controlplane.alerts.models import Alert, AlertState, Notification
 from controlplane.alerts.selectors import as_open, open_alerts, read_settings
 from controlplane.control.alerting import observe_fleet, observe_metrics
 from controlplane.control.alerting.owed import write_owed
@@ -31,7 +31,7 @@ from controlplane.core.sketches import BadSketch
 
 log = logging.getLogger(__name__)
 
-LEASE_S = 60.0
+LEASE_S = 30.0
 CONTROL_FRESH_S = 15.0
 """A tick this long ago means that control hears nobody, so that silence of nodes says nothing."""
 HISTORY = timedelta(days=90)
@@ -90,6 +90,7 @@ def look(now: float, control_ticks: bool) -> list[Move]:
         if move.kind in ("fire", "resolve"):
             log.warning("alert %s of %s %ss %s", move.rule, move.subject, move.kind, move.reason)
     Alert.objects.filter(state=AlertState.RESOLVED, resolved_at__lt=_moment(now) - HISTORY).delete()
+    Notification.objects.filter(alert=None, created_at__lt=_moment(now) - HISTORY).delete()
     return moves
 
 
