@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -185,3 +186,21 @@ def test_every_rule_has_bounds_around_its_default_and_words(key: str) -> None:
     assert setting.verdict(setting.clear_at) == "good" and rule.clear_s > 0
     words = summary(key, "model llama", rule.threshold, rule.threshold)
     assert words.startswith(rule.title) and "model llama" in words and rule.remedy.endswith(".")
+
+
+def test_the_documentation_has_every_rule_with_its_defaults() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text()
+    lines = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
+    rows = {cells[1].strip("`"): cells for cells in lines if len(cells) == 9 and cells[1].startswith("`")}
+    assert rows.keys() == RULES.keys()
+    severities = {"warn": "warning", "bad": "critical"}
+    for key, rule in RULES.items():
+        _, _, _, _, limit, fires, resolves, severity, _ = rows[key]
+        shown = rule.threshold * 100 if rule.unit == "share" else rule.threshold
+        assert f"{shown:g}" in limit and severity == severities[rule.severity], key
+        assert (fires, resolves) == tuple(_told(seconds) for seconds in (rule.for_s, rule.clear_s)), key
+        assert f"### {rule.title}" in text or rule.title in text, key
+
+
+def _told(seconds: float) -> str:
+    return "at once" if not seconds else f"{seconds / 60:g} min" if seconds >= 60 else f"{seconds:g} s"
