@@ -96,7 +96,7 @@ def live_series(rows: Iterable[Any]) -> Iterator[Metric]:
         ("itl_5m", "Time between chunks of streamed answers, last 5 minutes.", [(row.name, row.itl) for row in models]),
         ("kv_transfer_1m", "Duration of KV transfers, last minute.", [(row.name, row.transfer) for row in models]),
     ):
-        yield from _quantiles(f"twinpool_model_{name}", text, latencies)
+        yield from _percentiles(f"twinpool_model_{name}", text, latencies)
     yield gauge(
         "twinpool_model_kv_transfer_bytes_per_second",
         "KV moved, last minute.",
@@ -155,13 +155,13 @@ def _fleet_series(fleet: FleetRow | None) -> Iterator[Metric]:
     )
 
 
-def _quantiles(name: str, text: str, latencies: Sequence[tuple[str, LatencyMs]]) -> Iterator[Metric]:
-    """Seconds at two quantiles, and of how many values they are."""
+def _percentiles(name: str, text: str, latencies: Sequence[tuple[str, LatencyMs]]) -> Iterator[Metric]:
+    """Seconds at two percentiles, and of how many values they are."""
     told = [
-        ((model, quantile), None if ms is None else ms / 1000)
+        ((model, percentile), None if ms is None else ms / 1000)
         for model, latency in latencies
-        for quantile, ms in (("0.5", latency.p50), ("0.99", latency.p99))
+        for percentile, ms in (("p50", latency.p50), ("p99", latency.p99))
     ]
-    yield gauge(f"{name}_seconds", text, told, ("model", "quantile"))
+    yield gauge(f"{name}_seconds", text, told, ("model", "percentile"))
     counts = [((model,), latency.count) for model, latency in latencies]
     yield gauge(f"{name}_samples", f"Values behind {name}_seconds.", counts, ("model",))

@@ -169,7 +169,7 @@ def test_a_stream_becomes_rows_and_live_topics(ingest: Ingest, fleet: dict[str, 
     assert told.value("twinpool_ingest_partitions_total", result="failed") == 0
     assert told.value("twinpool_ingest_storing") == 1
     assert 0 <= told.value("twinpool_ingest_lag_seconds", side="stored") < 60
-    assert told.value("twinpool_model_ttft_5m_seconds", model="llama", quantile="0.99") == pytest.approx(0.1, rel=0.01)
+    assert told.value("twinpool_model_ttft_5m_seconds", model="llama", percentile="p99") == pytest.approx(0.1, rel=0.01)
     for table in ("node_second", "engine_10s", "pool_minute", "model_minute", "gpu_minute", "request"):
         name = sql.Identifier(f"telemetry_{table}_default")
         with connection.cursor() as cursor:

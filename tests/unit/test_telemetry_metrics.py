@@ -47,14 +47,14 @@ def test_figures_carry_their_window_and_are_those_of_the_pages() -> None:
     board = Board()
     now = feed(board, 60)
     told = shown(board, now)
-    assert told.value("twinpool_model_ttft_5m_seconds", model="llama", quantile="0.99") == pytest.approx(0.2, rel=0.01)
+    assert told.value("twinpool_model_ttft_5m_seconds", model="llama", percentile="p99") == pytest.approx(0.2, rel=0.01)
     assert told.value("twinpool_model_ttft_5m_samples", model="llama") == 60
-    assert told.value("twinpool_model_itl_5m_seconds", model="llama", quantile="0.5") == pytest.approx(0.02, rel=0.01)
+    assert told.value("twinpool_model_itl_5m_seconds", model="llama", percentile="p50") == pytest.approx(0.02, rel=0.01)
     assert told.value("twinpool_effective_gpus", role="mixed") == pytest.approx(0.6)
     assert told.value("twinpool_gpus", state="fresh") == 2
     assert told.value("twinpool_pool_requests_running", model="llama", role="mixed") == 3
     assert told.value("twinpool_model_slo_seconds", model="quiet", latency="ttft") == 0.5
-    assert told.get("twinpool_model_ttft_5m_seconds", model="quiet", quantile="0.99") == 0.0
+    assert told.get("twinpool_model_ttft_5m_seconds", model="quiet", percentile="p99") == 0.0
     assert ("twinpool_pool_requests_running", frozenset({("model", "quiet"), ("role", "mixed")})) not in told.samples
 
 
