@@ -120,6 +120,7 @@ function paintFoot() {
   hide(byId("foot"), feet.length === 1 && waiting.length === 0);
 }
 paintFoot();
+addEventListener("zonechange", () => location.reload()); // rows are written once
 
 // Entries come with operations: a new one on the fleet's topic is the sign to look.
 let seen = null;

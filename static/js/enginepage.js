@@ -12,7 +12,7 @@ import { clockSeconds, duration, number, span, utc } from "./format.js";
 import { gettext } from "./i18n.js";
 import { key } from "./keys.js";
 import { makeLog } from "./logtail.js";
-import { failed, guard } from "./panels.js";
+import { failed, guard, paintStale } from "./panels.js";
 import { announce } from "./say.js";
 import { takeAway } from "./takeaway.js";
 
@@ -132,6 +132,7 @@ function paintAll(connection) {
   setDown(connection.down);
   const row = live();
   byId("kpis").classList.toggle("is-stale", connection.cut || staleFor(row, now()) !== null);
+  paintStale(["charts", "peers"].map(byId), connection.cut ? rows.at : null);
   paintHead(row);
   paintKpis(byId("kpis"), row, found.figures, found.gpus, facts);
 }
@@ -149,6 +150,7 @@ key("l", () => {
   log.focus();
 });
 key("c", () => navigator.clipboard?.writeText(facts.id).then(() => announce(gettext("%(id)s is copied", { id: facts.id }))));
+addEventListener("zonechange", paintFacts);
 paintFacts();
 feeds.repaint();
 refresh();

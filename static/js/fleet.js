@@ -9,7 +9,7 @@ import { gettext } from "./i18n.js";
 import { key } from "./keys.js";
 import { makeKpis } from "./kpis.js";
 import { makeProblems, makeSpares } from "./nodes.js";
-import { failure, guard } from "./panels.js";
+import { failure, guard, paintStale } from "./panels.js";
 import { announce } from "./say.js";
 
 const TOPIC = "fleet";
@@ -109,6 +109,7 @@ function paint({ cut, down }) {
   if (rows.at === null) return;
   const fleet = rows.get("fleet");
   if (fleet) kpis(fleet, cut);
+  paintStale([heatPanel, byId("operations"), byId("spare")], cut ? rows.at : null);
   hide(problemsAt, !problems(rows.of("node"), fleet));
   bands();
   spares(rows.of("node"));

@@ -1,7 +1,7 @@
 // A panel that fails says so in its place; the rest of the page lives on.
 import { now } from "./clock.js";
-import { el, redraw } from "./dom.js";
-import { clockSeconds } from "./format.js";
+import { el, redraw, text } from "./dom.js";
+import { clockSeconds, span } from "./format.js";
 import { gettext } from "./i18n.js";
 
 export function guard(panel, paint) {
@@ -25,6 +25,20 @@ export function failure(error) {
 // The state "error" of the design: what went wrong, when, and the one thing to do about it.
 export function failed(words, ...actions) {
   return el("div", { class: "failed", role: "alert" }, el("span", { class: "say bad wrap" }, words), el("span", { class: "meta" }, clockSeconds(now())), ...actions);
+}
+
+// The state "stale" of panels: their numbers stay, greyed, with how long ago the last ones came. since: Unix s, or null.
+export function paintStale(panels, since) {
+  for (const panel of panels) {
+    panel.classList.toggle("is-stale", since !== null);
+    let note = panel.querySelector(":scope > header > .stale-note");
+    if (!note && since === null) continue;
+    if (!note) {
+      note = el("span", { class: "stale-note" });
+      panel.querySelector(":scope > header > h2").after(note);
+    }
+    text(note, since === null ? "" : gettext("▲ stale since %(age)s", { age: span(now() - since) }));
+  }
 }
 
 // The state "empty": what would be here, and why it is not.

@@ -54,6 +54,8 @@ class Fleet:
 
     valkey_url: str
     change: Callable[[list[dict[str, Any]]], None] = lambda _rows: None
+    more: Callable[[list[dict[str, Any]]], dict[str, list[dict[str, Any]]]] = lambda _rows: {}
+    """Other topics, made of the rows."""
     paused: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -68,7 +70,7 @@ class Fleet:
                 now = time.time()
                 fleet = rows(now)
                 self.change(fleet)
-                await publisher.publish({"fleet": fleet}, now)
+                await publisher.publish({"fleet": fleet} | self.more(fleet), now)
             await asyncio.sleep(0.5)
         await valkey.aclose()
 

@@ -14,8 +14,9 @@ from django.utils import timezone
 
 from controlplane.control import actions
 from controlplane.control.actor import Actor
+from controlplane.core.protocol import GpuRow
 from controlplane.fleet import models
-from controlplane.telemetry.testing import request_row
+from controlplane.telemetry.testing import engine_row, request_row
 from tests.integration.queries_kit import Recorder
 from tests.integration.test_console_changes import model, ops, post, signed_in
 
@@ -162,3 +163,26 @@ def test_waste_of_the_fleet_comes_by_model_pool_and_span(ops: Client) -> None:
     rows = table(ops, "/data/waste?format=csv")
     assert [(row["span"], row["line"]) for row in rows if row["line"] == "total"] == [("today", "total"), ("30 d", "total")]
     assert "wasted (GPU-h)" in rows[0]
+
+
+def test_the_fleets_tables_come_as_files(model: models.Model, ops: Client) -> None:
+    now, recorder = time.time(), Recorder()
+    recorder.partitions.maintain(now)
+    for second in range(30):
+        at = now - 90 + second
+        recorder.take(at, "gpu", GpuRow("g1", "p1", tensor=0.5, dram=0.1, power_w=300.0), GpuRow("g2", "d1", dram=0.25))
+        recorder.take(at, "engine", engine_row("p1", "llama"), engine_row("d1", "llama", waiting=3))
+    recorder.write(now)
+    actions.cordon_node(ANN, "n1", reason="new cooling")
+    engines = {row["engine"]: row for row in table(ops, "/data/fleet/engines?format=csv")}
+    assert engines.keys() == {"p1", "d1"} and float(engines["d1"]["waiting (requests)"]) == 3
+    cells = table(ops, "/data/fleet/heat?span_s=900&step_s=5&format=csv")
+    assert {(cell["gpu"], cell["role"], float(cell["busy (share)"])) for cell in cells} == {
+        ("g1", "prefill", 0.5),
+        ("g2", "decode", 0.25),
+    }
+    (operation,) = table(ops, "/data/fleet/operations?format=csv")
+    assert (operation["verb"], operation["reason"]) == ("cordon_node", "new cooling")
+    assert {row["index"]: row["power_w (W)"] for row in table(ops, "/data/gpus?format=csv")} == {"1": "300.0", "2": ""}
+    assert ops.get("/data/fleet/heat?span_s=9&step_s=1").status_code == 400
+    assert Client().get("/data/fleet/engines").status_code == 401
