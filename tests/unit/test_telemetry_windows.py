@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.protocol import GpuRow, NodeRow
+from controlplane.core.codec import encode
+from controlplane.core.protocol import GpuRow, NodeRow, Record
 from controlplane.core.sketches import Sketch, merged
-from controlplane.telemetry.deltas import NOTHING, EngineCounters
+from controlplane.telemetry.deltas import NOTHING, EngineCounters, Gain
+from controlplane.telemetry.intake import Intake, Refusals
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.rollups import Rollups
 from controlplane.telemetry.tables import (
@@ -82,6 +86,59 @@ def test_histograms_gain_milliseconds() -> None:
     tally.settle()
     assert tally.sketches["transfer"].count == 2
     assert 100 < (tally.sketches["transfer"].quantile(0.5) or 0) <= 1000 * 1.01
+
+
+def sketch_of(gain: Gain | None) -> Sketch:
+    tally = Tally()
+    assert gain is not None
+    for name, more in gain.latencies.items():
+        tally.gain(name, more)
+    tally.settle()
+    return tally.sketches["transfer"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "bounds", "more"),
+    [
+        ([0.05] * 5, [0.05] * 7, (0.01, 0.1, 1.0), 2),
+        ([0.05] * 5, [0.05] * 2, (0.01, 0.1, 1.0), 2),  # it counts anew
+        ([0.05] * 5, [0.5] * 6, (0.01, 0.1, 1.0), 6),  # it counts anew and has overtaken the old count
+        ([0.05] * 5, [0.05] * 7, (0.01, 0.2), 7),  # another version with other buckets
+        ([0.05] * 5, [0.05] * 5, (0.01, 0.1, 1.0), 0),
+    ],
+)
+def test_a_histogram_that_was_reset_counts_from_zero(
+    before: list[float], now: list[float], bounds: tuple[float, ...], more: int
+) -> None:
+    counters = EngineCounters()
+    counters.gain(engine_row("e1", "m", histograms={"transfer": histogram(before)}), T0)
+    gain = counters.gain(engine_row("e1", "m", histograms={"transfer": histogram(now, bounds)}), T0 + 1)
+    assert sketch_of(gain).count == more
+
+
+@given(st.lists(st.lists(st.floats(0.001, 3), max_size=8), min_size=2, max_size=10))
+def test_histograms_added_up_first_are_the_sketches_of_each(seconds: list[list[float]]) -> None:
+    """Of two engines, whose gains of a window become one sketch: count and sum are exact, p99 is in the same bucket."""
+    counters, together, values = EngineCounters(), Tally(), []
+    so_far: dict[str, list[float]] = {"e1": [], "e2": []}
+    for second, some in enumerate(seconds):
+        for engine, seen in so_far.items():
+            seen.extend(some)
+            row = engine_row(engine, "m", histograms={"itl": histogram(seen)})
+            gain = counters.gain(row, T0 + second)
+            assert gain is not None
+            if second:
+                values.extend(some)
+            for name, more in gain.latencies.items():
+                together.gain(name, more)
+    together.settle()
+    found = together.sketches["itl"]
+    assert found.count == pytest.approx(len(values))
+    assert found.sum == pytest.approx(1000 * sum(values))
+    if values:
+        exact = sorted(values)[max(math.ceil(0.99 * len(values)) - 1, 0)]
+        low, high = next(((low, high) for low, high in pairwise((0.0, 0.01, 0.1, 1.0)) if low < exact <= high), (1.0, 1.0))
+        assert low * 1000 * 0.98 <= (found.quantile(0.99) or 0.0) <= high * 1000 * 1.02
 
 
 @given(st.lists(st.tuples(st.floats(0, 400), st.floats(0.1, 50)), max_size=60), st.sampled_from([60, 300]))
@@ -196,6 +253,22 @@ def test_after_a_restart_buckets_that_were_written_are_left_alone() -> None:
     batch = rollups.closed()
     assert [row["at"].timestamp() - T0 for row in table(batch, ENGINE_10S)] == [20, 30, 40, 50]
     assert table(batch, POOL_MINUTE) == []
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, -20.0, 0.4, 20.0, 3600.0])
+def test_samples_of_a_clock_that_is_off_are_in_the_seconds_in_which_they_came(skew_s: float) -> None:
+    intake, rollups = Intake(Refusals()), Rollups()
+    for second in range(70):
+        body = (encode(GpuRow("g0", tensor=0.5)),)
+        record = Record(1, "agent:n1", "b", second + 1, T0 + second + 0.5 + skew_s, "gpu", body)
+        entry = (f"{int((T0 + second + 0.5) * 1000)}-0", bytes(msgpack.packb(encode(record))))
+        for each in intake.take([entry]).samples:
+            rollups.consume(each, VIEW)
+    rollups.advance(T0 + 200)
+    seconds = sorted(row["at"].timestamp() - T0 for row in table(rollups.closed(), NODE_SECOND))
+    assert len(seconds) in (69, 70, 71)  # at the edge of two seconds a sample may fall into its neighbour
+    assert seconds[0] in (-1, 0, 1)
+    assert seconds[-1] in (68, 69, 70)
 
 
 def test_a_node_and_its_gpus_share_a_row() -> None:
