@@ -1,0 +1,336 @@
+"""Whether ingest keeps up with a large fleet on one core: lag, processor time, rows, and disk a day from real tables.
+
+    manage.py bench ingest [--gpus N] [--engines N] [--requests N] [--seconds S] [--warm-up S] [--kill-after S]
+
+Real PostgreSQL and Valkey with the fleet's rows; its agents' records (benchmarks/_telemetry.py) once a second each,
+spread over the second, and a router's records of `--requests` finished requests. The ingest process is kept on one core,
+everything else on the others. Lag: how old the newest entry of the stream is that was read into rows (stored), and the
+newest sample in the live rows (live), asked four times a second on Valkey's clock. Rows are written when their second, ten
+seconds or minute has been over for 3 s, which is no lag. `--kill-after`: SIGKILL then, and started again at once. Exit 1 if
+a lag is ever beyond 2 s after the warm-up (but for `--kill-after`), or a second of a node is not in the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import psutil
+
+from controlplane.core import names
+
+if TYPE_CHECKING:
+    from _telemetry import Node
+    from redis import Redis
+
+ROOT = Path(__file__).parent.parent
+LIMIT_S = 2.0
+SLICES = 20
+MODELS = 8
+ASK_EVERY_S = 0.25
+DAY_S = 86_400
+WRITTEN_AFTER_S = 3.0
+
+
+def main() -> int:
+    options = _options()
+    from controlplane.stack.testing import SERVERS
+
+    servers = [SERVERS.started_postgres().pid, SERVERS.started_valkey().pid]
+    cores = sorted(os.sched_getaffinity(0))
+    rest = set(cores[:-1]) or set(cores)
+    for pid in (0, *servers):
+        os.sched_setaffinity(pid, rest)
+    try:
+        return _measure(options, cores[-1], servers)
+    finally:
+        SERVERS.stop()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="manage.py bench ingest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gpus", type=int, default=8192, metavar="N", help="eight a node (default 8192)")
+    parser.add_argument("--engines", type=int, default=1024, metavar="N", help="spread over the nodes (default 1024)")
+    parser.add_argument("--requests", type=int, default=100, metavar="N", help="finished each second (default 100)")
+    parser.add_argument("--seconds", type=int, default=600, metavar="S")
+    parser.add_argument("--warm-up", type=int, default=20, metavar="S", help="not counted (default 20)")
+    parser.add_argument("--kill-after", type=int, metavar="S", help="kill -9 then, start again at once")
+    return parser.parse_args()
+
+
+def _measure(options: argparse.Namespace, core: int, servers: Sequence[int]) -> int:
+    import django
+
+    os.environ["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
+    django.setup()
+    from _telemetry import Fleet
+    from django.conf import settings
+    from django.core.management import call_command
+    from redis import Redis
+
+    call_command("migrate", database="owner", verbosity=0)
+    nodes = _rows(options)
+    valkey = Redis.from_url(settings.TELEMETRY_URL)
+    fleet = Fleet(valkey, nodes)
+    watch = Watch(valkey, core)
+    watch.start_ingest()
+    watcher = threading.Thread(target=watch.run)
+    watcher.start()
+    try:
+        sent = _send(fleet, nodes, options, watch, servers)
+    finally:
+        watch.over.set()
+        watcher.join()
+        watch.kill_ingest()
+    return _tell(options, watch, sent)
+
+
+def _rows(options: argparse.Namespace) -> list[Node]:
+    from _telemetry import Node
+
+    from controlplane.fleet import models
+
+    count = options.gpus // 8
+    rows = models.Node.objects.bulk_create(
+        models.Node(name=f"n{i:04}", address="127.0.0.1", agent_boot="b") for i in range(count)
+    )
+    gpus = models.Gpu.objects.bulk_create(
+        models.Gpu(uuid=f"GPU-{i:05}-{'0' * 26}", node=rows[i // 8], index=i % 8, kind="h100-sxm", memory_bytes=80 << 30)
+        for i in range(count * 8)
+    )
+    offered = [
+        models.Model.objects.create(
+            name=f"model-{i}", source="m", config={}, engine_kind="simulated", mode="disaggregated", connector="nixl"
+        )
+        for i in range(MODELS)
+    ]
+    models.Pool.objects.bulk_create(
+        models.Pool(model=model, role=role, desired_engines=64) for model in offered for role in ("prefill", "decode")
+    )
+    models.TableState.objects.create(pk=1, epoch=0, generation=1)
+    engines, ranks, held = [], [], []
+    per_node = max(1, options.engines // count)
+    width = 8 // per_node
+    on_node: list[list[tuple[str, str]]] = [[] for _ in range(count)]
+    of_gpu: dict[str, str] = {}
+    for i in range(options.engines):
+        place, slot = i % count, i // count
+        model = offered[i % MODELS]
+        engine = models.Engine(
+            id=f"e-{i:06}", model=model, role="prefill" if i // MODELS % 2 else "decode", number=i + 1, kind="simulated",
+            state="ready", incarnation=1, tensor_parallel=width,
+        )  # fmt: skip
+        rank = models.Rank(engine=engine, node=rows[place])
+        engines.append(engine)
+        ranks.append(rank)
+        on_node[place].append((engine.id, model.name))
+        for gpu in gpus[place * 8 + slot * width : place * 8 + (slot + 1) * width]:
+            held.append(models.Reservation(gpu=gpu, rank=rank))
+            of_gpu[gpu.uuid] = engine.id
+    models.Engine.objects.bulk_create(engines)
+    models.Rank.objects.bulk_create(ranks)
+    models.Reservation.objects.bulk_create(held)
+    return [
+        Node(row.name, [(gpu.uuid, of_gpu.get(gpu.uuid, "")) for gpu in gpus[i * 8 : i * 8 + 8]], on_node[i])
+        for i, row in enumerate(rows)
+    ]
+
+
+@dataclass
+class Sent:
+    """What went into the stream while it was counted. Seconds of processor time of ingest, PostgreSQL, Valkey."""
+
+    began: float = 0.0
+    seconds: int = 0
+    late_s: float = 0.0
+    cpu: dict[str, float] = field(default_factory=dict)
+    wall_s: float = 0.0
+
+
+def _send(fleet: Any, nodes: Sequence[Node], options: argparse.Namespace, watch: Watch, servers: Sequence[int]) -> Sent:
+    """Second by second; nothing is caught up that came late, it is sent late and said."""
+    models = [f"model-{i}" for i in range(MODELS)]
+    engines = [id for node in nodes for id, _ in node.engines]
+    sent = Sent()
+    used: dict[str, float] = {}
+    counted_at = 0.0
+    due = time.monotonic()
+    for second in range(options.warm_up + options.seconds):
+        if second == options.warm_up:
+            watch.counts.set()
+            used, counted_at = _cpu(watch.ingest.pid, servers), time.monotonic()
+            sent.began = time.time()
+        if options.kill_after is not None and second == options.warm_up + options.kill_after:
+            watch.kill_ingest()
+            watch.start_ingest()
+        for part in fleet.second(SLICES):
+            time.sleep(max(0.0, due - time.monotonic()))
+            sent.late_s = max(sent.late_s, time.monotonic() - due)
+            due += 1.0 / SLICES
+            fleet.send(part, time.time())
+        fleet.requests(options.requests, models, engines, time.time())
+    sent.seconds, sent.wall_s = options.seconds, time.monotonic() - counted_at
+    now = _cpu(watch.ingest.pid, servers)
+    sent.cpu = {name: now[name] - used[name] for name in now}
+    time.sleep(WRITTEN_AFTER_S + 3 * LIMIT_S)
+    return sent
+
+
+def _cpu(ingest: int, servers: Sequence[int]) -> dict[str, float]:
+    """Processor time so far; processes of PostgreSQL that have ended count with their parent."""
+    found = {}
+    for name, pid in zip(("ingest", "postgresql", "valkey"), (ingest, *servers), strict=True):
+        process = psutil.Process(pid)
+        own = process.cpu_times()
+        found[name] = own.user + own.system + own.children_user + own.children_system
+        for child in process.children(recursive=True):
+            times = child.cpu_times()
+            found[name] += times.user + times.system
+    return found
+
+
+class Watch:
+    """Asks all the time how old the newest is that the tables and the live rows do not have yet."""
+
+    def __init__(self, valkey: Redis, core: int) -> None:
+        self.over, self.counts = threading.Event(), threading.Event()
+        self.stored: list[float] = []
+        self.live: list[float] = []
+        self.peak_mb = 0.0
+        self.length = 0
+        self.gaps = 0
+        self._valkey, self._core = valkey, core
+        self._log = Path(tempfile.mkdtemp(prefix="twinpool-bench-")) / "ingest.log"
+        self._began = time.time()
+
+    def start_ingest(self) -> None:
+        with self._log.open("ab") as log:
+            self.ingest = subprocess.Popen(
+                [sys.executable, "-m", "django", "ingest"], cwd=ROOT, stdout=log, stderr=log,
+                preexec_fn=lambda: os.sched_setaffinity(0, {self._core}),
+            )  # fmt: skip
+
+    def kill_ingest(self) -> None:
+        self.ingest.send_signal(signal.SIGKILL)
+        self.ingest.wait()
+
+    def run(self) -> None:
+        from django.db import connection
+
+        while not self.over.wait(ASK_EVERY_S):
+            seconds, micros = self._valkey.time()
+            now = seconds + micros / 1e6
+            stored, live = self._stored(), self._live()
+            if self.counts.is_set():
+                self.stored.append(now - stored)
+                self.live.append(now - live)
+                self.peak_mb = max(self.peak_mb, psutil.Process(self.ingest.pid).memory_info().rss / 1e6)
+                self.length = max(self.length, int(self._valkey.xlen(names.TELEMETRY_STREAM)))
+        connection.close()
+
+    def _stored(self) -> float:
+        """Arrival of the newest entry that was read into rows, Unix seconds."""
+        from controlplane.telemetry.intake import position_time
+        from controlplane.telemetry.writer import last_position
+
+        return max(position_time(last_position() or "0-0"), self._began)
+
+    def _live(self) -> float:
+        """When the newest sample in the fleet's live rows was taken."""
+        rows: Any = self._valkey.hget(names.live_key("fleet"), "rows")
+        nodes = (row for row in orjson.loads(rows or b"[]") if row["type"] == "node")
+        return max((row["sampled_at"] or 0.0 for row in nodes), default=0.0) or self._began
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+
+def _tell(options: argparse.Namespace, watch: Watch, sent: Sent) -> int:
+    print("".join(f"  ingest: {line}\n" for line in watch.said.splitlines()[-5:]), end="")
+    print(
+        f"{options.gpus} GPUs on {options.gpus // 8} nodes, {options.engines} engines, {options.requests} requests/s, "
+        f"{sent.seconds} s; load average {', '.join(f'{load:.1f}' for load in os.getloadavg())} of {os.cpu_count()} cores"
+    )
+    print(f"sent at most {sent.late_s:.2f} s late; {watch.length:,} entries in the stream at the most")
+    failed = False
+    for name, lags in (("stored", watch.stored), ("live", watch.live)):
+        ordered = sorted(lags)
+        p50, p99, worst = (ordered[min(int(share * len(ordered)), len(ordered) - 1)] for share in (0.5, 0.99, 1.0))
+        over = worst > LIMIT_S and options.kill_after is None
+        failed |= over
+        print(
+            f"lag, {name:6}: p50 {p50:.2f}, p99 {p99:.2f}, most {worst:.2f} s (limit {LIMIT_S:g}){', OVER' if over else ''}"
+        )
+    cpu = ", ".join(f"{name} {seconds / sent.wall_s:.0%}" for name, seconds in sent.cpu.items())
+    print(f"of a core: {cpu}; ingest's memory {watch.peak_mb:.0f} MB at the most")
+    missing = _missing(options, sent)
+    failed |= missing > 0
+    print(f"seconds of nodes that are not in the tables: {missing:,} of {options.gpus // 8 * sent.seconds:,}")
+    _tell_disk(sent)
+    return int(failed)
+
+
+def _missing(options: argparse.Namespace, sent: Sent) -> int:
+    """Of the seconds that were sent whole."""
+    from django.db import connection
+
+    from controlplane.telemetry.tables import moment
+
+    first, last = int(sent.began) + 1, int(sent.began) + sent.seconds - 1
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM telemetry_node_second WHERE at >= %s AND at < %s", [moment(first), moment(last)]
+        )
+        stored: int = cursor.fetchone()[0]
+    return (last - first) * (options.gpus // 8) - stored
+
+
+def _tell_disk(sent: Sent) -> None:
+    """Bytes a row of what was written (indexes and TOAST too), times the rows of a day and of the time they are kept."""
+    from django.db import connection
+
+    from controlplane.config import config
+    from controlplane.telemetry.partitions import keep
+
+    query = """
+        SELECT count(*), count(DISTINCT at), extract(epoch FROM max(at) - min(at))::float8,
+               (SELECT sum(pg_total_relation_size(inhrelid)) FROM pg_inherits WHERE inhparent = '{0}'::regclass)::float8
+        FROM {0}
+    """
+    day_total = kept_total = rows_total = 0.0
+    print("                           rows/s     B/row   GB a day   kept   GB kept")
+    for table, kept in keep(config()).items():
+        with connection.cursor() as cursor:
+            cursor.execute(query.format(table.name))
+            rows, moments, span_s, size = cursor.fetchone()
+        if not rows or moments < 2:
+            continue
+        per_s = rows / (span_s * moments / (moments - 1))
+        day = per_s * DAY_S * size / rows / 1e9
+        kept_days = kept.total_seconds() / DAY_S
+        kept_gb = day * kept_days
+        print(f"  {table.name:22} {per_s:>9,.1f} {size / rows:>9,.0f} {day:>10.2f} {_span(kept_days):>6} {kept_gb:>9.1f}")
+        day_total, kept_total, rows_total = day_total + day, kept_total + kept_gb, rows_total + per_s
+    print(f"  {'all':22} {rows_total:>9,.1f} {'':>9} {day_total:>10.2f} {'':>6} {kept_total:>9.1f}")
+
+
+def _span(days: float) -> str:
+    return f"{days:g} d" if days >= 1 else f"{days * 24:g} h"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
