@@ -71,16 +71,17 @@ def _candidates(scope: Scope, source: PoolState, to: PoolState) -> Iterator[Engi
     members = scope.members(source)
     yield from (each for each in members if each.moving and (each.role, each.arm) == (to.role, to.arm))
     still = [each for each in members if not each.moving and not each.held and each.id not in scope.places]
-    yield from (each for each in still if each.state in MOVABLE_UNSEEN)
+    unseen = [each for each in still if each.state in MOVABLE_UNSEEN]
     if scope.flipping and source.arm == MAIN and source.role in ROLES_OF_MODE[scope.model.mode]:
-        return  # they change over with the mode, or keep serving it until then
+        yield from unseen
+        return  # the others change over with the mode, or keep serving it until then
     work, now = scope.world.open_work, scope.world.now
     ready = (each for each in still if each.serves and (each.move_phase != "aborted" or over(now, each.move_since, AGAIN_S)))
-    serve = sorted(ready, key=lambda each: (work.get(each.id, 0), -each.number))
-    spare = max(0, len(serving(members)) - scope.floor(source))
-    yield from serve[:spare]
+    useful = unseen + sorted(ready, key=lambda each: (work.get(each.id, 0), -each.number))
+    spare = max(0, len(unseen) + len(serving(members)) - scope.floor(source))
+    yield from useful[:spare]
     yield from (each for each in members if each.held and each.state == "ready" and not each.moving)
-    yield from serve[spare:]
+    yield from useful[spare:]
 
 
 def _allowed(scope: Scope, source: PoolState, moves: Moves) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from controlplane.core.flip import Flipping, exchange, flip
 from controlplane.core.moves import Moves, plan_moves
+from controlplane.core.observe import MAX_FAILURES
 from controlplane.core.plan import Action, Create, FinishMove, Retire
 from controlplane.core.protocol import ROLES_OF_MODE
 from controlplane.core.rollout import replace_outdated, stays_usable
@@ -114,13 +115,23 @@ def _replace_lost(scope: Scope, pool: PoolState) -> list[Action]:
 
 def _surplus(scope: Scope, pool: PoolState, moves: Moves, created: int, lacking: list[PoolState]) -> list[Action]:
     """The engines that serve least go first, as those that are held; among serving ones outdated ones, then the newest."""
-    order = ("failed", "lost", "planned", "stopped", "stopping", "starting", "verifying", "draining", "ready")
+    order = (
+        "given up",
+        "held",
+        "failed",
+        "lost",
+        "planned",
+        "stopped",
+        "stopping",
+        "starting",
+        "verifying",
+        "draining",
+        "ready",
+    )
     members = [each for each in scope.members(pool) if each.id not in scope.places and each.id not in moves.chosen]
     outdated = any(each.launch != pool.launch and each.serves for each in members)
     spare = [each for each in members if not (outdated and _takes_over(each, pool))]
-    spare.sort(
-        key=lambda each: (order.index(each.state), each.serves, each.launch == pool.launch, each.moving, -each.number)
-    )
+    spare.sort(key=lambda each: (order.index(_use(each)), each.launch == pool.launch, each.moving, -each.number))
     leaving: list[Action] = []
     for engine in spare[: max(0, -moves.missing[pool.key])]:
         why = _keeps(scope, pool, engine, created, lacking, len(leaving)) if engine.serves else ""
@@ -129,6 +140,13 @@ def _surplus(scope: Scope, pool: PoolState, moves: Moves, created: int, lacking:
             break
         leaving.append(Retire(engine.id, "its pool was made smaller"))
     return leaving
+
+
+def _use(engine: EngineState) -> str:
+    """One that is held serves nobody, but one that is tried again will."""
+    if engine.state == "failed" and engine.failures >= MAX_FAILURES:
+        return "given up"
+    return "held" if engine.held else engine.state
 
 
 def _keeps(scope: Scope, pool: PoolState, engine: EngineState, created: int, lacking: list[PoolState], leaving: int) -> str:

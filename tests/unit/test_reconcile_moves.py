@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from controlplane.core.plan import BeginMove, Create, Flip, Retire
 from controlplane.core.retask import PATIENCE_S
 from tests.unit.fleet_rig import Rig
@@ -265,12 +267,15 @@ def test_an_engine_that_is_held_stays_where_another_can_be_spared() -> None:
     assert roles(rig) == {"prefill": 2, "decode": 2}
 
 
-def test_a_pool_that_shrinks_keeps_those_that_serve() -> None:
+@pytest.mark.parametrize("prefill", [2, 3])
+def test_a_pool_that_shrinks_keeps_those_that_serve_or_will(prefill: int) -> None:
     rig = Rig(sizes=PD)
     settled(rig)
     held(rig, "decode")
-    settled(begun(rig, decode=1))
-    assert roles(rig) == {"prefill": 2, "decode": 1}
+    (one,) = (each for each in rig.world.engines if each.serves and each.role == "decode")
+    rig.fleet[one.ranks[0].node].crash(one.id)
+    settled(begun(rig, prefill=prefill, decode=1))
+    assert roles(rig) == {"prefill": prefill, "decode": 1}
 
 
 def test_a_launch_that_does_not_start_is_taken_back() -> None:
