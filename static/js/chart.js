@@ -56,29 +56,33 @@ export function layoutOf({ window, markers }, y, more = { shapes: [], annotation
     ...base,
     height: HEIGHT,
     hovermode: "x unified",
-    xaxis: { ...base.xaxis, range: [wall(window.since), wall(window.until)], showticklabels: false, ticks: "", hoverformat: "%d %b %H:%M:%S" },
+    xaxis: { ...base.xaxis, range: [wall(window.since), wall(window.until)], showticklabels: false, showspikes: false, ticks: "", hoverformat: "%d %b %H:%M:%S" },
     yaxis: { ...base.yaxis, autorange: false, ticks: "", ticklabelposition: "inside top", tickfont: { size: 11, color: css("--ink-3") }, ...y },
     shapes: [...marks.shapes, ...more.shapes],
     annotations: [...timeLabels(window), ...marks.annotations, ...more.annotations],
   };
 }
 
-// One line: cells as points at their middle; a point alone between two gaps is a dot.
-function trace(line, found, show) {
-  const { start, step_s: step, values } = found;
-  const alone = values.map((value, index) => (value != null && values[index - 1] == null && values[index + 1] == null ? 4 : 0));
-  return {
-    type: "scatter",
-    mode: "lines+markers",
-    name: plain(line.words),
-    x: values.map((_, index) => wall(start + (index + 0.5) * step)),
-    y: values,
-    text: values.map((value) => plain(show(value))),
-    hovertemplate: "%{text}",
-    connectgaps: false,
-    line: { color: css(line.color), width: line.width ?? 1.6, dash: line.dash ?? "solid", shape: "linear" },
-    marker: { color: css(line.color), size: alone },
-  };
+// One line: cells as points at their middle. A point alone between two gaps is no line: it gets a dot.
+function tracesOf(line, { start, step_s: step, values }, show) {
+  const x = values.map((_, index) => wall(start + (index + 0.5) * step));
+  const color = css(line.color);
+  const alone = values.flatMap((value, index) => (value != null && values[index - 1] == null && values[index + 1] == null ? [index] : []));
+  const dots = { type: "scatter", mode: "markers", x: alone.map((index) => x[index]), y: alone.map((index) => values[index]), hoverinfo: "skip", marker: { color, size: 4 } };
+  return [
+    {
+      type: "scatter",
+      mode: "lines",
+      name: plain(line.words),
+      x,
+      y: values,
+      text: values.map((value) => plain(show(value))),
+      hovertemplate: "%{text}",
+      connectgaps: false,
+      line: { color, width: line.width ?? 1.6, dash: line.dash ?? "solid" },
+    },
+    ...(alone.length ? [dots] : []),
+  ];
 }
 
 function overTrace(found, limit) {
@@ -101,7 +105,7 @@ export function linesOf(spec, found, state) {
   const known = lines.flatMap(({ key }) => found[key].values.filter((value) => value != null));
   const { top, ticks } = valueTicks(spec.most ?? Math.max(...known, spec.limit ?? 0) * 1.04);
   const over = spec.limit ? [overTrace(found[lines.at(-1).key], spec.limit)] : [];
-  const traces = [...over, ...lines.map((line) => trace(line, found[line.key], spec.show))];
+  const traces = [...over, ...lines.flatMap((line) => tracesOf(line, found[line.key], spec.show))];
   const free = ticks.filter((tick) => !spec.limit || Math.abs(tick - spec.limit) > top / 8); // the limit has words of its own
   const y = { range: [0, top], tickvals: free, ticktext: free.map((tick) => plain(spec.show(tick))) };
   return { traces, layout: layoutOf(state, y, spec.limit ? limitMarks(spec.limit, spec.show) : undefined) };

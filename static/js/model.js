@@ -61,7 +61,6 @@ const charts = makeCharts(facts.slo, dataUrl);
 for (const { chart } of charts) byId("charts").append(chart.node);
 const kpis = makeModelKpis(byId("kpis"), facts.slo);
 const figuresOf = new Map(); // engine and role -> its figures
-let pools = [];
 
 const PANELS = [
   ...charts.map(({ source, chart }) => ({
@@ -147,7 +146,6 @@ function paintStale() {
 }
 
 function paintKpis(figures, of, transfers, { words }) {
-  pools = of;
   keepStale("series", figures.requests);
   keepStale("pool_series", of[0]?.running ?? figures.requests);
   keepStale("transfer_series", of[0]?.running ?? figures.requests);
@@ -207,6 +205,12 @@ const within = fact(gettext("TTFT within SLO, 1 h"));
 const traffic = fact(gettext("traffic, 1 min"));
 const queue = fact(gettext("waiting now"), "wide");
 
+// What stands in for the live row until one comes.
+function desired() {
+  const pools = facts.pools.map(({ role, desired: wanted }) => [role, { desired: wanted, engines: 0, ready: facts.engines.filter((engine) => engine.role === role && engine.state === "ready").length, waiting: null }]);
+  return { name: NAME, mode: facts.mode, served_mode: facts.served_mode, requests_per_s: null, pools: Object.fromEntries(pools) };
+}
+
 const INK = { prefill: "p-ink", decode: "d-ink", mixed: "m-ink" };
 
 function paintSplit(row) {
@@ -246,8 +250,7 @@ byId("range").append(
 );
 
 const paintBody = guard(byId("engines"), () => {
-  const row = rows.get(TOPIC) ?? null;
-  if (row) paintHead(row);
+  paintHead(rows.get(TOPIC) ?? desired());
   engines(rows.of("engine"), figuresOf, now(), range.words);
   canary(facts, refused);
   paintStale();

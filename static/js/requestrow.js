@@ -35,7 +35,7 @@ function engineWord(id, labels) {
 function route(row, labels) {
   if (row.prefill_engine && row.decode_engine) return [engineWord(row.prefill_engine, labels), el("span", { class: "dim" }, " → "), engineWord(row.decode_engine, labels)];
   const one = row.decode_engine || row.prefill_engine;
-  return one ? [el("span", { class: "dim" }, `${gettext("whole")} `), engineWord(one, labels)] : [el("span", { class: "dim" }, MISSING)];
+  return one ? [el("span", { class: "dim opt" }, `${gettext("whole")} `), engineWord(one, labels)] : [el("span", { class: "dim" }, MISSING)];
 }
 
 function verdict(row) {

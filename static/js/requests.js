@@ -119,7 +119,7 @@ function paintRows() {
     return isOpen ? [item, { ...item, key: `${item.key} detail`, make: () => makeDetail(HEADS.length, sessionUrl) }] : [item];
   });
   keyed(list.tBodies[0], items, (item) => item.key, (item) => item.make());
-  redraw(axis, JSON.stringify(scale), () => axisOf(scale).map(({ share, ms }) => svg("text", { x: `${100 * share}%`, y: 12, "text-anchor": share ? "middle" : "start" }, latencyText(ms))));
+  redraw(axis, JSON.stringify(scale), () => axisOf(scale).map(({ share, ms }) => svg("text", { class: share && ms < scale.top ? "opt" : "", x: `${100 * share}%`, y: 12, "text-anchor": share ? "middle" : "start" }, latencyText(ms))));
   attr(heads[9], "aria-sort", order() === "slowest" ? "descending" : null);
   attr(heads[1], "aria-sort", order() === "newest" ? "descending" : null);
 }
