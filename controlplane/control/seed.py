@@ -1,14 +1,20 @@
-"""Writes a scene of core.scenes as desired rows, once: what exists already is left as the operators have it."""
+"""Writes a scene of core.scenes as desired rows, once: what exists already is left as the operators have it, and so is what
+they have removed."""
 
 from __future__ import annotations
+
+from typing import cast
 
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
+from django.db.models import Q
 
 from controlplane.control import actions
 from controlplane.control.actor import Actor
 from controlplane.control.newmodel import NewModel, NewPool
+from controlplane.core.observe import MAX_FAILURES
+from controlplane.core.protocol import ROLES_OF_MODE, Mode
 from controlplane.core.scenes import Scene, SceneModel
 from controlplane.fleet import models
 from controlplane.physics.catalog import read_config
@@ -22,12 +28,30 @@ def seed(scene: Scene, admin_password: str) -> bool:
     Raises Refused, or ValidationError for a password that is too weak."""
     with transaction.atomic():
         for node in scene.nodes:
-            if not models.Node.objects.filter(name=node.name).exists():
+            if not (models.Node.objects.filter(name=node.name).exists() or _was_here(f"node:{node.name}")):
                 actions.add_node(ACTOR, node.name, labels=node.labels, reason="part of the fleet to start with")
         for model in scene.models:
-            if not models.Model.objects.filter(name=model.name).exists():
+            if not (models.Model.objects.filter(name=model.name).exists() or _was_here(f"model:{model.name}")):
                 actions.register_model(ACTOR, new_model(model), reason="part of the fleet to start with")
         return _first_admin(admin_password)
+
+
+def to_be_served(scene: Scene) -> list[str]:
+    """Names of the scene's models that will be served once their engines run: not those that are retired, or of which a pool
+    that their mode needs is empty, or has only engines that are held or were given up."""
+    rows = models.Model.objects.filter(name__in=[model.name for model in scene.models], retiring=False)
+    return [row.name for row in rows if all(_fills(row, role) for role in ROLES_OF_MODE[cast(Mode, row.served_mode)])]
+
+
+def _fills(model: models.Model, role: str) -> bool:
+    pool = model.pools.filter(role=role, arm=models.MAIN).first()
+    no_use = Q(held=True) | Q(state="failed", failures__gte=MAX_FAILURES)
+    idle = model.engines.filter(no_use, role=role, arm=models.MAIN, wanted=True).count()
+    return pool is not None and pool.desired_engines > idle
+
+
+def _was_here(subject: str) -> bool:
+    return models.AuditEntry.objects.filter(actor=ACTOR.name, subject=subject).exists()
 
 
 def new_model(model: SceneModel) -> NewModel:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -49,9 +50,16 @@ async def make_roles(postgres: EmbeddedPostgres) -> None:
             await asyncio.sleep(1.0)
 
 
-async def prepare_database(plan: Plan, base: Mapping[str, str], fleet: str) -> str:
-    """Migrate, and write the fleet. Returns the first administrator's password if that was made now, else "". The password
-    travels by environment and is stored only as a hash. Raises StackError."""
+class Prepared(NamedTuple):
+    """`password`: the first administrator's if that was made now, else "". `to_be_served`: models that will be served once
+    their engines run."""
+
+    password: str
+    to_be_served: tuple[str, ...]
+
+
+async def prepare_database(plan: Plan, base: Mapping[str, str], fleet: str) -> Prepared:
+    """Migrate, and write the fleet. The password travels by environment and is stored only as a hash. Raises StackError."""
     password = secrets.token_urlsafe(12)
     env = django_environment(plan, base) | {
         names.ENV_DATABASE_OWNER_URL: plan.endpoints.owner_url,
@@ -61,7 +69,8 @@ async def prepare_database(plan: Plan, base: Mapping[str, str], fleet: str) -> s
     for attempt in range(1, _TRIES + 1):
         code, printed = await _provision(fleet, env, log)
         if code == 0:
-            return password if _admin_created(printed) else ""
+            told = _last_object(printed)
+            return Prepared(password if told.get("admin_created") else "", tuple(told.get("to_be_served", ())))
         await asyncio.sleep(1.0 if attempt < _TRIES else 0.0)
     raise StackError(f"the database cannot be prepared ({how_ended(code)}): {last_error(log)}; see {log}")
 
@@ -87,10 +96,9 @@ async def _provision(fleet: str, env: Mapping[str, str], log: Path) -> tuple[int
     return process.returncode or 0, printed
 
 
-def _admin_created(printed: bytes) -> bool:
+def _last_object(printed: bytes) -> dict[str, Any]:
     for line in reversed(printed.decode(errors="replace").splitlines()):
-        try:
-            return bool(json.loads(line)["admin_created"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return False
+        with contextlib.suppress(ValueError):
+            if isinstance(found := json.loads(line), dict):
+                return found
+    return {}

@@ -1,7 +1,7 @@
 """Brings a database to the present schema and writes a fleet's desired state: one process, so that Django is loaded once.
 
 `python -m controlplane.stack.provision FLEET`: migrations as `owner`, the fleet as `app`. The last line it prints is what
-`seed_fleet` printed: a JSON object with `admin_created`.
+`seed_fleet` printed: a JSON object with `admin_created` and `to_be_served`.
 """
 
 from __future__ import annotations

@@ -106,11 +106,11 @@ class Stack:
             await self._told(make_roles(self._servers.postgres), "the database's roles")
         self._say("bringing the database to the present schema")
         preparing = prepare_database(self._plan, self._base, self._options.fleet)
-        self._password = await self._told(preparing, "the database's schema")
+        self._password, to_be_served = await self._told(preparing, "the database's schema")
         supervisor.event("provisioned").set()
         await self._answering(lambda: [each.service.name for each in supervisor.children if not each.settled])
         self._say(f"all processes answer after {time.monotonic() - started:.0f} s")
-        await self._models_ready()
+        await self._models_ready(to_be_served)
         supervisor.event("served").set()
         self._record = replace(self._record, phase="ready")
         self._write()
@@ -137,9 +137,8 @@ class Stack:
             waiting.on(missing, self._state.logs)
             await asyncio.sleep(0.1)
 
-    async def _models_ready(self) -> None:
-        """Wait, however long it takes, until the router can serve every model of the fleet."""
-        missing = [model.name for model in self._plan.scene.models]
+    async def _models_ready(self, missing: Sequence[str]) -> None:
+        """Wait, however long it takes, until the router can serve these models."""
         if missing:
             self._say(f"waiting for the engines of {', '.join(missing)}")
         waiting = Waiting(self._say)

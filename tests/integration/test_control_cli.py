@@ -34,9 +34,10 @@ def typed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 def test_seeding_twice_changes_nothing_more(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_ADMIN_PASSWORD, "a long enough secret phrase")
-    assert typed(capsys, "seed_fleet", "--fleet", "demo") == {"admin_created": True}
+    names = ["llama-3.1-70b", "qwen3-8b"]
+    assert typed(capsys, "seed_fleet", "--fleet", "demo") == {"admin_created": True, "to_be_served": names}
     models.Pool.objects.filter(role="mixed").update(desired_engines=3)
-    assert typed(capsys, "seed_fleet", "--fleet", "demo") == {"admin_created": False}
+    assert typed(capsys, "seed_fleet", "--fleet", "demo") == {"admin_created": False, "to_be_served": names}
     assert models.Pool.objects.get(role="mixed").desired_engines == 3, "an operator's change was undone"
     assert list(models.Node.objects.values_list("name", flat=True).order_by("name")) == ["n1", "n2", "n3"]
     admin = User.objects.get()
@@ -44,9 +45,24 @@ def test_seeding_twice_changes_nothing_more(capsys: pytest.CaptureFixture[str], 
     assert [group.name for group in admin.groups.all()] == ["admin"]
 
 
+def test_what_was_removed_is_not_seeded_again_nor_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    typed(capsys, "seed_fleet", "--fleet", "demo")
+    models.Model.objects.get(name="qwen3-8b").delete()
+    models.Node.objects.get(name="n3").delete()
+    assert typed(capsys, "seed_fleet", "--fleet", "demo")["to_be_served"] == ["llama-3.1-70b"]
+    assert (models.Model.objects.count(), models.Node.objects.count()) == (1, 2)
+    model = models.Model.objects.get()
+    for number in (1, 2):
+        models.Engine.objects.create(
+            id=f"e-{number}", model=model, role="decode", number=number, kind="simulated", held=True
+        )
+    assert typed(capsys, "seed_fleet", "--fleet", "demo")["to_be_served"] == [], "both decode engines are held"
+
+
 @pytest.mark.parametrize("fleet", ["vllm", "none"])
 def test_other_fleets_are_seeded_too(capsys: pytest.CaptureFixture[str], fleet: str) -> None:
-    assert typed(capsys, "seed_fleet", "--fleet", fleet) == {"admin_created": False}
+    served = ["tiny-llama"] if fleet == "vllm" else []
+    assert typed(capsys, "seed_fleet", "--fleet", fleet) == {"admin_created": False, "to_be_served": served}
     assert models.Model.objects.filter(name="tiny-llama").exists() == (fleet == "vllm")
 
 
