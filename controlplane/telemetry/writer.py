@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import django.db
@@ -41,9 +42,16 @@ class Writer:
             place = table.columns.index("at")
             self._partitions.ensure(table, [row[place] for row in rows.values()])
             self._stage(table)
+        try:
+            self._write_all(batch, position, at, _copy)
+        except REFUSED:
+            self._write_all(batch, position, at, self._copy_what_goes)
+        self.counts["written"] += len(batch)
+
+    def _write_all(self, batch: Batch, position: str, at: float, copy: Callable[[Table, list[Values]], None]) -> None:
         with transaction.atomic():
             for table, rows in batch.rows.items():
-                self._write_rows(table, list(rows.values()))
+                copy(table, list(rows.values()))
             with connection.cursor() as cursor:
                 cursor.execute(
                     "INSERT INTO telemetry_position (stream, last_id, at) VALUES (%s, %s, %s) "
@@ -51,20 +59,20 @@ class Writer:
                     [names.TELEMETRY_STREAM, position, moment(at)],
                 )
 
-    def _write_rows(self, table: Table, rows: list[Values]) -> None:
+    def _copy_what_goes(self, table: Table, rows: list[Values]) -> None:
+        """Leaves out the rows that PostgreSQL refuses: halves of halves are tried until they are found."""
         try:
             with transaction.atomic():
                 _copy(table, rows)
         except REFUSED as error:
             if len(rows) == 1:
                 self.counts["refused"] += 1
+                self.counts["written"] -= 1
                 log.error("a row of %s was refused and dropped: %s", table.name, type(error).__name__)
                 return
             half = len(rows) // 2
-            self._write_rows(table, rows[:half])
-            self._write_rows(table, rows[half:])
-        else:
-            self.counts["written"] += len(rows)
+            self._copy_what_goes(table, rows[:half])
+            self._copy_what_goes(table, rows[half:])
 
     def _stage(self, table: Table) -> None:
         """A temporary table of this connection, empty in every transaction."""
@@ -119,9 +127,10 @@ def _copy(table: Table, rows: list[Values]) -> None:
         with cursor.cursor.copy(sql.SQL("COPY {staging} ({columns}) FROM STDIN").format(**names_)) as copy:
             for row in rows:
                 copy.write_row([array(value) if isinstance(value, list) else value for value in row])
+        # One message, because each costs a wait for the other process.
         cursor.execute(
             sql.SQL(
-                "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} ON CONFLICT ({key}) DO UPDATE SET {changes}"
+                "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} "
+                "ON CONFLICT ({key}) DO UPDATE SET {changes}; DELETE FROM {staging}"
             ).format(**names_)
         )
-        cursor.execute(sql.SQL("DELETE FROM {staging}").format(**names_))
