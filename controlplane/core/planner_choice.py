@@ -12,7 +12,7 @@ from controlplane.core.planner_types import Alternative, Cause, Estimate, ModelN
 
 KEPT = 4
 """Alternatives that are told."""
-LEAST_GAIN = 0.02
+LEAST_GAIN = 0.03
 """Share of requests in time that a change must win where no layout keeps the targets."""
 
 
@@ -56,6 +56,8 @@ def _larger(
             found += search.smallest(mode, demand.grow, room)
             found += search.splits(mode, demand.grow, room)
     found = [each for each in found if each.pools != here.pools or each.mode != here.mode]
+    if not any(search.keeps(each.mode, each.estimate) for each in found):
+        here, found = search.judged(here, demand.load), [search.judged(each, demand.load) for each in found]
     # Of equal cost the layout with the least strain wins, so that the next change is far.
     best = min(found, key=lambda each: rank(each, search), default=None)
     cause = _cause(search, demand, here, best)
@@ -92,8 +94,9 @@ def _affordable(here: Layouted, each: Layouted, budget: int) -> bool:
 def _worth(best: Layouted, here: Layouted, search: Search, hysteresis: float) -> bool:
     if search.keeps(best.mode, best.estimate):
         return missed(best, search) < missed(here, search) or not search.keeps(here.mode, here.estimate)
-    won = best.estimate.attained - here.estimate.attained
-    return won >= LEAST_GAIN or best.estimate.strain < here.estimate.strain * (1 - hysteresis)
+    if best.in_time is None or here.in_time is None:
+        return best.estimate.strain < here.estimate.strain * (1 - hysteresis)
+    return best.in_time - here.in_time >= max(LEAST_GAIN, hysteresis * (1 - here.in_time))
 
 
 def _hopeless(

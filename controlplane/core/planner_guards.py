@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controlplane.core.planner_inputs import Demand, inside
 from controlplane.core.planner_types import HoldCode, ModelNow
+from controlplane.core.predict import RECENT_S
 
 HOUR_S = 3600.0
 Held = tuple[HoldCode, str]
@@ -48,6 +49,8 @@ def before_changing(model: ModelNow, demand: Demand, now_s: float, missed: bool)
     if model.changed_at_s is not None and now_s - model.changed_at_s < guards.cooldown_s:
         left = guards.cooldown_s - (now_s - model.changed_at_s)
         return "cooldown", f"It changed {now_s - model.changed_at_s:,.0f} s ago: the next change waits {left:,.0f} s."
+    if demand.inputs.window_s < RECENT_S - 1:
+        return "few_samples", f"Its traffic has been seen for {demand.inputs.window_s:,.0f} s, {RECENT_S:,.0f} are needed."
     if not demand.idle and demand.inputs.samples < guards.min_samples:
         few = f"{demand.inputs.samples:,} requests in {demand.inputs.window_s / 60:,.0f} minutes"
         return "few_samples", f"{few} are too few to judge by; {guards.min_samples:,} are needed."

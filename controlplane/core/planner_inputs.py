@@ -27,6 +27,8 @@ class Demand:
     first and given up only as far as the second allows, which also holds the highest load of late."""
 
     inputs: Inputs
+    load: float
+    """Arrivals/s now or expected, whichever is more."""
     grow: float
     keep: float
     idle: bool
@@ -67,6 +69,7 @@ def demand(model: ModelNow, now_s: float) -> Demand | None:
             itl_p99_ms=last.itl_p99_ms if last else None,
             peak=peak.why or "a scheduled peak" if peak else None,
         ),
+        load=max(rate, ahead.rate, scheduled),
         grow=max(rate, ahead.rate, scheduled) * (1 + guards.headroom),
         keep=max(rate, ahead.rate, scheduled, busiest) * (1 + guards.headroom),
         idle=not any(each.rate for each in _since(windows, guards.idle_s))

@@ -28,6 +28,8 @@ MOST_GPUS = 1 << 20
 NOT_KEPT = 3
 """Worse than any number of missed targets that are out of reach."""
 HALF = 0.5
+AROUND = (0.9, 0.95, 1.0, 1.05, 1.1)
+"""Loads at which layouts are compared that all miss their targets, relative to the expected one."""
 Question = tuple[Load, tuple[EngineSpeed, int], tuple[EngineSpeed, int] | None, tuple[bool, ...], tuple[float, float]]
 MODEL_ERROR = 0.2
 """Half of an estimate's interval, relative: nine in ten latencies lie within it of the event simulation's."""
@@ -54,6 +56,8 @@ class Layouted:
     mode: Mode
     pools: tuple[PoolPlan, ...]
     estimate: Estimate
+    in_time: float | None = None
+    """Share of requests in time over loads about the expected one; None: not looked at."""
 
 
 class Search:
@@ -156,6 +160,13 @@ class Search:
         known = gpu_table.GPUS.get(kind)
         return self.prices.get(kind, known.price_per_hour if known else 0.0)
 
+    def judged(self, layout: Layouted, rate: float) -> Layouted:
+        """With its share in time over loads about `rate`: near saturation a single load would say all or nothing."""
+        if rate <= 0 or not self.mix.cells:
+            return replace(layout, in_time=1.0)
+        shares = [self.estimate(layout.mode, layout.pools, rate * factor).attained for factor in AROUND]
+        return replace(layout, in_time=math.fsum(shares) / len(shares))
+
     # --- which there are -------------------------------------------------------------------------------------------------
 
     def options(self, role: Role) -> tuple[Option, ...]:
@@ -181,7 +192,8 @@ class Search:
     # --- what is needed --------------------------------------------------------------------------------------------------
 
     def out_of_reach(self, mode: Mode) -> frozenset[str]:
-        """The targets (ttft, itl) that no number of GPUs keeps: TTFT on an idle engine, ITL at half load."""
+        """The targets (ttft, itl) that no number of GPUs keeps: those an idle engine misses. Where prompts stall decoding,
+        ITL at half load counts: only GPUs that mostly idle would keep it."""
         if mode not in self._lost:
             self._lost[mode] = self._out_of_reach(mode)
         return self._lost[mode]
@@ -194,7 +206,7 @@ class Search:
         for answer in self.options("mixed" if mode == "monolithic" else "decode"):
             prefills = self.options("prefill") if mode != "monolithic" else (None,)
             speed = self.speed(answer.gpu, answer.tensor_parallel)
-            itl = min(itl, half_loaded(speed, self.mix, local).itl_p99_s)
+            itl = min(itl, half_loaded(speed, self.mix, local).itl_p99_s if any(local) else speed.step_s(1))
             for prefill in prefills:
                 many = prefill.plan(64) if prefill else None
                 ttft = min(ttft, self._given(mode, answer.plan(64), many, 1e-6).ttft_p99_s)
@@ -316,7 +328,7 @@ def rank(layout: Layouted, search: Search) -> tuple[float, float, float]:
     found = layout.estimate
     if search.keeps(layout.mode, found):
         return float(missed(layout, search)), round(found.cost_per_hour, 6), found.strain
-    return float(NOT_KEPT), -round(found.attained, 2), found.strain
+    return float(NOT_KEPT), -round(layout.in_time or found.attained, 2), found.strain
 
 
 def missed(layout: Layouted, search: Search) -> int:

@@ -2,7 +2,7 @@
 lines of medians do what the planner needs and can be read.
 
 Season: how the rate changed from this time of day to the time asked for, on earlier days; the median over days, so that one
-odd day does not count. Without earlier days: the slope of the last windows (median of all pairs, Theil and Sen), damped.
+odd day does not count. Without earlier days: the slope of the last half hour (median of all pairs, Theil and Sen), damped.
 The interval is how far off the same method was on the windows that have passed since.
 """
 
@@ -20,7 +20,7 @@ DAY_S = 86_400.0
 DAYS = 7
 RECENT_S = 300.0
 """The present rate is that of the windows of so long."""
-TREND_WINDOWS = 6
+TREND_BLOCKS = 6
 DAMPING = 0.5
 """Of a trend: half of it goes on."""
 MOST_CHANGE = 3.0
@@ -69,10 +69,10 @@ def _expected(windows: Sequence[Window], ahead_s: float) -> tuple[float, Method]
     change = _season(windows, ahead_s)
     if change is not None:
         return now * min(MOST_CHANGE, max(1 / MOST_CHANGE, change)), "season"
-    recent = windows[-TREND_WINDOWS:]
-    if len(recent) < TOO_FEW:
+    slope = _slope(windows)
+    if slope is None:
         return now, "last"
-    return min(now * MOST_CHANGE, max(now / MOST_CHANGE, now + DAMPING * _slope(recent) * ahead_s)), "trend"
+    return min(now * MOST_CHANGE, max(now / MOST_CHANGE, now + DAMPING * slope * ahead_s)), "trend"
 
 
 def _season(windows: Sequence[Window], ahead_s: float) -> float | None:
@@ -110,16 +110,15 @@ def _place(windows: Sequence[Window], at_s: float) -> int:
     return low
 
 
-def _slope(windows: Sequence[Window]) -> float:
-    """Arrivals/s per second."""
-    points = [((each.since_s + each.until_s) / 2, each.rate) for each in windows]
-    pairs = [
-        (rate - earlier) / (at - before)
-        for index, (at, rate) in enumerate(points)
-        for before, earlier in points[:index]
-        if at > before
-    ]
-    return median(pairs) if pairs else 0.0
+def _slope(windows: Sequence[Window]) -> float | None:
+    """Arrivals/s per second over the last blocks of RECENT_S: single minutes are mostly noise. None with too few blocks."""
+    now_s = windows[-1].until_s
+    blocks = ((-RECENT_S * back, _rate_around(windows, now_s - RECENT_S * back)) for back in range(TREND_BLOCKS))
+    points = [(at_s, rate) for at_s, rate in blocks if rate is not None]
+    if len(points) < TOO_FEW:
+        return None
+    pairs = [(rate - later) / (at_s - after) for index, (at_s, rate) in enumerate(points) for after, later in points[:index]]
+    return median(pairs)
 
 
 def _error(windows: Sequence[Window], ahead_s: float) -> float | None:
