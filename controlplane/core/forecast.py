@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from controlplane.core.forecast_control import Control
 from controlplane.core.forecast_gaps import Gaps
 from controlplane.core.forecast_run import Simulation
 from controlplane.core.forecast_saturation import Criterion, Saturation, saturate
@@ -85,11 +86,13 @@ def simulate_pools(
     settings: Settings,
     mode: Mode,
     progress: Progress | None = None,
+    control: Control | None = None,
 ) -> Outcome:
-    """`simulate` for pools with phase models of their own; a role may have several. Raises as `simulate`."""
+    """`simulate` for pools with phase models of their own; a role may have several. `control` changes engines' roles on the
+    way. Raises as `simulate`."""
     _check_pools(pools, mode)
     _check_arrivals(arrivals, settings)
-    return Simulation(pools, arrivals, settings, mode, progress).run()
+    return Simulation(pools, arrivals, settings, mode, progress, control).run()
 
 
 def highest_rate(

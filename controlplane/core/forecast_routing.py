@@ -111,6 +111,16 @@ class Router:
         self._last = role(self._last_role)
         """The engines that give the answer."""
 
+    def leave(self, node: Node) -> None:
+        """It gets no new legs; those it has go on."""
+        for pool in (self._prefill, self._last):
+            if node in pool:
+                pool.remove(node)
+
+    def join(self, node: Node, role: Role) -> None:
+        """It gets legs of `role` (the mode's) from now on."""
+        (self._prefill if role == "prefill" else self._last).append(node)
+
     def refusal(self, leg: Leg) -> str | None:
         """Why no engine could ever serve a whole request."""
         longest = self._settings.max_model_len

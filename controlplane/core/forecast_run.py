@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from controlplane.core.forecast_control import Control, Fleet
 from controlplane.core.forecast_engine import Ends, Leg, nanosecond
 from controlplane.core.forecast_fleet import build
 from controlplane.core.forecast_gaps import Gaps
@@ -28,8 +29,15 @@ class Simulation:
     """One run over `arrivals` (checked by the caller), to be used once."""
 
     def __init__(
-        self, pools: Sequence[Pool], arrivals: Sequence[Arrival], settings: Settings, mode: Mode, progress: Progress | None
+        self,
+        pools: Sequence[Pool],
+        arrivals: Sequence[Arrival],
+        settings: Settings,
+        mode: Mode,
+        progress: Progress | None,
+        control: Control | None = None,
     ) -> None:
+        self._control = control
         self._arrivals = arrivals
         self._settings = settings
         self._mode = mode
@@ -63,12 +71,15 @@ class Simulation:
         while True:
             moved_s = self._network.next_end_s
             engine_s = self._events[0][3] if self._events else math.inf
-            next_s = min(arrived_s, moved_s, engine_s)
+            control_s = self._control.next_s if self._control and index < count else math.inf
+            next_s = min(arrived_s, moved_s, engine_s, control_s)
             if next_s == math.inf or next_s > horizon:
                 break
             now = max(now, next_s)
             same = nanosecond(next_s)
-            if nanosecond(arrived_s) == same:
+            if self._control and control_s <= next_s:
+                self._control.act(now, Fleet(self._nodes, self._router, self._served))
+            elif nanosecond(arrived_s) == same:
                 now = max(now, arrived_s)
                 self._arrive(index, self._arrivals[index])
                 index += 1

@@ -1,0 +1,77 @@
+"""A day of requests made of recorded hours: chat, code and long documents, each under a daily curve. Seeded.
+
+An hour's requests are kept with the probability that the curve has at that time (two copies where it is above 1), so that
+the recorded bursts stay what they were.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from controlplane.core.forecast import Arrival
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+SEED = 20231116
+Curve = Sequence[tuple[float, float]]
+"""(hour of the day, part of the recorded rate), in order; straight between them, and around midnight."""
+
+CHAT: Curve = ((0, 0.30), (2, 0.10), (6, 0.10), (9, 0.30), (17, 0.35), (18.5, 1.05), (22, 1.05), (23.5, 0.40))
+CODE: Curve = ((0, 0.05), (7, 0.10), (8.5, 1.60), (12, 1.70), (13, 1.20), (14, 1.70), (17, 1.60), (18, 0.10))
+DOCUMENTS: Curve = ((0, 0.35), (1, 0.45), (5, 0.45), (6.5, 0.03), (22.5, 0.03), (23.5, 0.25))
+STATIONARY = {"chat": ((0.0, 0.80),), "code": ((0.0, 0.60),), "documents": ((0.0, 0.05),)}
+SHIFTING = {"chat": CHAT, "code": CODE, "documents": DOCUMENTS}
+
+
+@dataclass(frozen=True)
+class Hour:
+    """One recorded hour; requests after its end are left out, and so are prompts that are too long."""
+
+    name: str
+    arrivals: tuple[Arrival, ...]
+
+    @classmethod
+    def of(cls, name: str, arrivals: Sequence[Arrival], most_prompt: int) -> Hour:
+        kept = (
+            each._replace(prefix=(), output_tokens=max(2, each.output_tokens))
+            for each in arrivals
+            if each.at_s < HOUR_S and each.prompt_tokens <= most_prompt
+        )
+        return cls(name, tuple(kept))
+
+
+def day(hours: Sequence[Hour], curves: dict[str, Curve], seconds: float = DAY_S) -> tuple[Arrival, ...]:
+    """The requests of `seconds` from midnight on, in the order of time."""
+    streams = [_stream(hour, at_curve(curves[hour.name]), seconds) for hour in hours]
+    merged = heapq.merge(*streams, key=lambda each: each.at_s)
+    return tuple(each._replace(session=number + 1) for number, each in enumerate(merged))
+
+
+def at_curve(curve: Curve) -> Callable[[float], float]:
+    """The curve as a function of seconds."""
+
+    def at(seconds: float) -> float:
+        hour = seconds / HOUR_S % 24
+        points = [(curve[-1][0] - 24, curve[-1][1]), *curve, (curve[0][0] + 24, curve[0][1])]
+        for (before, low), (after, high) in pairwise(points):
+            if before <= hour < after:
+                return low + (high - low) * (hour - before) / (after - before)
+        return points[-1][1]
+
+    return at
+
+
+def _stream(hour: Hour, at: Callable[[float], float], seconds: float) -> Iterator[Arrival]:
+    source = random.Random(f"{SEED}:{hour.name}")  # noqa: S311 - a simulation's draw, no secret
+    for turn in range(int(-(-seconds // HOUR_S))):
+        for each in hour.arrivals:
+            at_s = turn * HOUR_S + each.at_s
+            if at_s >= seconds:
+                return
+            share = at(at_s)
+            for _ in range(int(share) + (source.random() < share % 1)):
+                yield each._replace(at_s=at_s)
