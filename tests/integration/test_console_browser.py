@@ -358,7 +358,7 @@ def test_hostile_names_are_shown_and_do_nothing(visit: Callable[..., Visit], fle
             page.mouse.move(box["x"] + box["width"] - x, box["y"] + 4)
             page.wait_for_timeout(50)
     expect(heat.locator(".hovertext")).to_contain_text("<img src=x")
-    assert page.locator("main img, #heat a, main script:not([type])").count() == 0
+    assert page.locator("main img, #heat [data-plot] a, main script:not([type])").count() == 0
     assert page.title() == "Fleet · Twinpool"
 
 
@@ -384,7 +384,7 @@ def test_an_empty_fleet_says_what_to_do(visit: Callable[..., Visit], fleet: Flee
 
 def test_the_viewer_switches_language_theme_and_sees_the_keys(visit: Callable[..., Visit], fleet: Fleet) -> None:
     page = visit().page
-    page.locator("details.menu summary").click()
+    page.locator(".top .menu summary").click()
     page.get_by_role("button", name="Tiếng Việt").click()
     expect(page.locator("html")).to_have_attribute("lang", "vi")
     expect(page.locator('[data-model="llama-3.1-70b"] .flow')).to_contain_text("Truyền KV")
@@ -404,12 +404,12 @@ def test_a_phone_shows_everything_without_scrolling_sideways(visit: Callable[...
     expect(page.locator(".tile").first).to_be_visible()
     for language in ("en", "vi"):
         if language == "vi":
-            page.locator("details.menu summary").click()
+            page.locator(".top .menu summary").click()
             page.get_by_role("button", name="Tiếng Việt").click()
             expect(page.locator("html")).to_have_attribute("lang", "vi")
             expect(page.locator(".tile").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") == 390
-    page.locator("details.menu summary").click()
+    page.locator(".top .menu summary").click()
     page.get_by_role("button", name="Đăng xuất").click()
     expect(page.locator("[name=password]")).to_be_visible()
 
