@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 2.0
 SLICES = 20
-MODELS = 8
 ASK_EVERY_S = 0.25
 DAY_S = 86_400
 WRITTEN_AFTER_S = 3.0
@@ -76,13 +75,14 @@ def _measure(options: argparse.Namespace, core: int, servers: Sequence[int]) -> 
 
     os.environ["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
     django.setup()
+    from _large_fleet import make_fleet
     from _telemetry import Fleet
     from django.conf import settings
     from django.core.management import call_command
     from redis import Redis
 
     call_command("migrate", database="owner", verbosity=0)
-    nodes = _rows(options)
+    nodes = make_fleet(options.gpus, options.engines)
     valkey = Redis.from_url(settings.TELEMETRY_URL)
     fleet = Fleet(valkey, nodes)
     watch = Watch(valkey, core)
@@ -98,57 +98,6 @@ def _measure(options: argparse.Namespace, core: int, servers: Sequence[int]) -> 
     return _tell(options, watch, sent)
 
 
-def _rows(options: argparse.Namespace) -> list[Node]:
-    from _telemetry import Node
-
-    from controlplane.fleet import models
-
-    count = options.gpus // 8
-    rows = models.Node.objects.bulk_create(
-        models.Node(name=f"n{i:04}", address="127.0.0.1", agent_boot="b") for i in range(count)
-    )
-    gpus = models.Gpu.objects.bulk_create(
-        models.Gpu(uuid=f"GPU-{i:05}-{'0' * 26}", node=rows[i // 8], index=i % 8, kind="h100-sxm", memory_bytes=80 << 30)
-        for i in range(count * 8)
-    )
-    offered = [
-        models.Model.objects.create(
-            name=f"model-{i}", source="m", config={}, engine_kind="simulated", mode="disaggregated", connector="nixl"
-        )
-        for i in range(MODELS)
-    ]
-    models.Pool.objects.bulk_create(
-        models.Pool(model=model, role=role, desired_engines=64) for model in offered for role in ("prefill", "decode")
-    )
-    models.TableState.objects.create(pk=1, epoch=0, generation=1)
-    engines, ranks, held = [], [], []
-    per_node = max(1, options.engines // count)
-    width = 8 // per_node
-    on_node: list[list[tuple[str, str]]] = [[] for _ in range(count)]
-    of_gpu: dict[str, str] = {}
-    for i in range(options.engines):
-        place, slot = i % count, i // count
-        model = offered[i % MODELS]
-        engine = models.Engine(
-            id=f"e-{i:06}", model=model, role="prefill" if i // MODELS % 2 else "decode", number=i + 1, kind="simulated",
-            state="ready", incarnation=1, tensor_parallel=width,
-        )  # fmt: skip
-        rank = models.Rank(engine=engine, node=rows[place])
-        engines.append(engine)
-        ranks.append(rank)
-        on_node[place].append((engine.id, model.name))
-        for gpu in gpus[place * 8 + slot * width : place * 8 + (slot + 1) * width]:
-            held.append(models.Reservation(gpu=gpu, rank=rank))
-            of_gpu[gpu.uuid] = engine.id
-    models.Engine.objects.bulk_create(engines)
-    models.Rank.objects.bulk_create(ranks)
-    models.Reservation.objects.bulk_create(held)
-    return [
-        Node(row.name, [(gpu.uuid, of_gpu.get(gpu.uuid, "")) for gpu in gpus[i * 8 : i * 8 + 8]], on_node[i])
-        for i, row in enumerate(rows)
-    ]
-
-
 @dataclass
 class Sent:
     """What went into the stream while it was counted. Seconds of processor time of ingest, PostgreSQL, Valkey."""
@@ -162,8 +111,8 @@ class Sent:
 
 def _send(fleet: Any, nodes: Sequence[Node], options: argparse.Namespace, watch: Watch, servers: Sequence[int]) -> Sent:
     """Second by second; nothing is caught up that came late, it is sent late and said."""
-    models = [f"model-{i}" for i in range(MODELS)]
     engines = [id for node in nodes for id, _ in node.engines]
+    models = sorted({model for node in nodes for _, model in node.engines})
     sent = Sent()
     used: dict[str, float] = {}
     counted_at = 0.0
