@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgpack
+from _history import ITL_S, TRANSFER_S, TTFT_S
 from redis import Redis
 
 from controlplane.common.stream_end import StreamEnd
@@ -21,10 +22,7 @@ from controlplane.core.protocol import VERSION, EngineRow, GpuRow, NodeRow, Requ
 
 PROFILES = 32
 GPU_BODIES = 512
-TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-ITL_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0)
 PHASE_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)
-TRANSFER_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
 TOLD = {
     "ttft": (0.3, TTFT_S, 3),
     "itl": (0.025, ITL_S, 600),
