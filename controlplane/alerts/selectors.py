@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from controlplane.alerts.models import Alert, AlertState, RuleSetting, Silence
 from controlplane.core.alertrules import RULES
-from controlplane.core.alerts import Course, Open, Phase, Setting, Severity, Verdict
+from controlplane.core.alerts import SEVERITIES, Course, Open, Phase, Setting, Severity, Verdict
 
 OPEN = Q(state__in=[AlertState.PENDING, AlertState.FIRING])
 FIELDS = ("threshold", "for_s", "clear_s", "severity", "enabled")
@@ -61,8 +61,7 @@ def silence_of(alert: Alert, silences: Sequence[Silence]) -> Silence | None:
 
 def loud(alert: Alert, least: str) -> bool:
     """Whether it is as severe as a channel asks for."""
-    order: tuple[Severity, ...] = ("warn", "bad")
-    return order.index(cast(Severity, alert.severity)) >= order.index(cast(Severity, least))
+    return SEVERITIES.index(cast(Severity, alert.severity)) >= SEVERITIES.index(cast(Severity, least))
 
 
 def loud_now() -> dict[str, int]:

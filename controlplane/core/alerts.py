@@ -19,6 +19,7 @@ Kind = Literal["pend", "fire", "drop", "resolve", "stay"]
 """pend: it is bad, but not for long enough; drop: it was pending and is not bad; stay: nothing but the clock moves."""
 
 SEVERITIES: tuple[Severity, ...] = ("warn", "bad")
+"""The mildest first."""
 MAX_GAP_S = 60.0
 GONE = "what it is about is no more"
 SWITCHED_OFF = "the rule was switched off"

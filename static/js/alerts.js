@@ -1,7 +1,7 @@
 // The alerts page: what fires, live; everything else as the page's data has it, read anew after a change.
 import { gate, read, setDown } from "./act.js";
-import { askToSilence } from "./alertdialogs.js";
-import { paintChannels, paintOver, paintRules, paintSilences, wantChannel } from "./alerttables.js";
+import { askForChannel, askToSilence } from "./alertdialogs.js";
+import { paintChannels, paintOver, paintRules, paintSilences } from "./alerttables.js";
 import { factsOf, limitOf, quantity, reasonOf, remedyOf, SEVERITIES, subjectNode, titleOf } from "./alertwords.js";
 import { ALERTS } from "./badge.js";
 import { now, setServerTime } from "./clock.js";
@@ -134,12 +134,12 @@ function paintAll({ cut, down }) {
   paintOver(facts, first.rules);
   paintSilences(facts, refused, refresh);
   paintRules(facts, first.rules, first.models, refused, refresh);
-  paintChannels(facts, first.mail, refresh);
+  paintChannels(facts, refresh);
 }
 const paint = guard(byId("firing-none"), paintAll);
 
 makeFilters();
 paintChosen();
-for (const node of document.querySelectorAll("[data-add-channel]")) node.addEventListener("click", () => wantChannel(first.mail, refresh));
+for (const node of document.querySelectorAll("[data-add-channel]")) node.addEventListener("click", () => askForChannel(first.mail, refresh));
 walk("#firing tbody tr, #over tbody tr", (node) => node.querySelector("a.what").click());
 feeds.repaint();

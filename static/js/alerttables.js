@@ -1,6 +1,6 @@
 // The tables under the alerts that fire: what was, silences, rules and channels. Drawn anew when the page's data changed.
 import { gate, order, read } from "./act.js";
-import { askForChannel, askToEnd, askToRemove, askToSet, askToUpdate } from "./alertdialogs.js";
+import { askToEnd, askToRemove, askToSet, askToUpdate } from "./alertdialogs.js";
 import { lasting, limitOf, quantity, reasonOf, SEVERITIES, subjectNode, titleOf } from "./alertwords.js";
 import { el, hide, redraw } from "./dom.js";
 import { clock, day, number, span, utc } from "./format.js";
@@ -106,9 +106,7 @@ function channelRow(channel, why, changed) {
   return el("tr", { "data-channel": channel.name }, el("td", { class: "wrap" }, el("b", {}, channel.name), " ", el("span", { class: "mono soft" }, channel.to), " ", el("span", { class: "meta" }, least), el("div", {}, stateNode(channel), " ", outcome)), el("td", { class: "r acts" }, ...buttons.flatMap((node) => [node, " "])));
 }
 
-export function paintChannels(facts, mail, changed) {
+export function paintChannels(facts, changed) {
   fill("channels", [facts.channels, facts.channels_refused], () => facts.channels.map((channel) => channelRow(channel, facts.channels_refused, changed)));
   for (const node of document.querySelectorAll("[data-add-channel]")) gate(node, facts.channels_refused.add_channel ?? "");
 }
-
-export const wantChannel = (mail, changed) => askForChannel(mail, changed);
