@@ -118,16 +118,10 @@ function paint({ cut, down }) {
 }
 
 async function startHeat() {
-  try {
-    const { makeHeat } = await import("./heat.js");
-    heat = makeHeat(heatPanel, rows, now);
-  } catch (error) {
-    console.error(error);
-    heatPanel.querySelector("[data-plot]").replaceChildren(failure(error));
-  }
+  const { makeHeat } = await import("./heat.js");
+  heat = makeHeat(heatPanel, rows, now);
 }
 
-// Below the first screen: their code comes when the page is usable.
 async function startWaste() {
   const { makeWaste } = await import("./fleetwaste.js");
   waste = makeWaste(byId("waste"));
@@ -139,10 +133,15 @@ async function startExports() {
   byId("engine-tables").append(el("span", { class: "meta" }, gettext("engines")), takeAway(gettext("engines"), () => "/data/fleet/engines"), el("span", { class: "meta" }, gettext("GPUs")), takeAway(gettext("GPUs"), () => "/data/gpus"));
 }
 
+// Below the first screen: their code comes when the page is usable, and what does not come says so in its place.
 function startRest() {
-  startHeat();
-  startWaste();
-  startExports();
+  const fails = (place) => (error) => {
+    console.error(error);
+    place.replaceChildren(failure(error));
+  };
+  startHeat().catch(fails(heatPanel.querySelector("[data-plot]")));
+  startWaste().catch(fails(byId("waste").querySelector("[data-body]")));
+  startExports().catch(fails(byId("engine-tables")));
 }
 
 feeds.repaint();

@@ -286,6 +286,8 @@ def test_when_ingest_stops_the_page_says_how_old_it_is(visit: Callable[..., Visi
 def test_a_lost_server_is_announced_and_found_again(visit: Callable[..., Visit], fleet: Fleet, web: Web) -> None:
     page = visit().page
     expect(page.locator("#live")).to_contain_text("live")
+    for late in ("#engine-tables summary", ".heat-key .seg", "#waste [data-end] summary"):
+        expect(page.locator(late).first).to_be_attached(timeout=20_000)
     page.wait_for_load_state("networkidle")  # scripts that come later must not meet a server that is gone
     web.stop()
     banner = page.locator("#disconnected")
@@ -321,7 +323,7 @@ def test_nothing_can_be_changed_while_the_page_is_cut_off(visit: Callable[..., V
 def test_the_heat_is_drawn_and_a_failed_one_can_be_tried_again(visit: Callable[..., Visit], fleet: Fleet) -> None:
     opened = visit(height=2000)
     heat = opened.page.locator("#heat")
-    expect(heat.locator("[data-plot] image")).to_have_count(3, timeout=20_000)
+    expect(heat.locator("[data-plot] image")).to_have_count(3, timeout=60_000)
     expect(heat.locator("[data-meta]")).to_contain_text("60 GPUs · 15 min")
     opened.page.route("**/history/gpus*", lambda route: route.fulfill(status=500, body="no"))
     heat.get_by_role("radio", name="2 h").check()
@@ -379,7 +381,7 @@ def test_an_empty_fleet_says_what_to_do(visit: Callable[..., Visit], fleet: Flee
     fleet.change = lambda _rows: None
     expect(page.locator(".tile").first).to_be_visible()
     page.locator("#heat").scroll_into_view_if_needed()
-    expect(page.locator("#heat [data-plot] image").first).to_be_attached(timeout=20_000)
+    expect(page.locator("#heat [data-plot] image").first).to_be_attached(timeout=60_000)
 
 
 def test_the_viewer_switches_language_theme_and_sees_the_keys(visit: Callable[..., Visit], fleet: Fleet) -> None:
