@@ -31,7 +31,7 @@ def advance_operations(operations: Iterable[OperationState], scene: Scene) -> in
     for old in operations:
         new = advance(old, scene)
         if new != old:
-            turned += _write(old, new)
+            turned += store(old, new)
     return turned
 
 
@@ -52,20 +52,24 @@ def _read(row: models.Operation) -> OperationState:
     return OperationState(row.pk, row.model.name if row.model else "", row.state, steps, row.outcome, row.verb)
 
 
-def _write(old: OperationState, new: OperationState) -> bool:
-    """Whether it was turned round."""
+def store(old: OperationState, new: OperationState) -> bool:
+    """Whether it was turned round. Rows are locked in the order of every action: model, operation, steps."""
     now = timezone.now()
     with transaction.atomic():
+        row = models.Operation.objects.filter(pk=old.id, state=old.state)
+        if new.state == "rolling_back":
+            models.Model.objects.select_for_update().filter(pk__in=row.values("model")).first()
+        if row.select_for_update(of=("self",)).first() is None:
+            return False  # somebody has steered it since it was read: the next tick judges it anew
         for before, after in zip(old.steps, new.steps, strict=True):
             if after == before:
                 continue
-            row = models.Step.objects.filter(operation_id=old.id, index=before.index, state=before.state)
-            row.update(state=after.state, reason=after.reason[:500])
-            row = models.Step.objects.filter(operation_id=old.id, index=before.index)
+            step = models.Step.objects.filter(operation_id=old.id, index=before.index)
+            step.filter(state=before.state).update(state=after.state, reason=after.reason[:500])
             if before.state == "waiting" and after.state != "waiting":
-                row.filter(started_at=None).update(started_at=now)
+                step.filter(started_at=None).update(started_at=now)
             if after.state in ("done", "failed", "skipped"):
-                row.filter(finished_at=None).update(finished_at=now)
+                step.filter(finished_at=None).update(finished_at=now)
         if (new.state, new.outcome) == (old.state, old.outcome):
             return False
         if new.state == "rolling_back":
@@ -78,11 +82,9 @@ def _write(old: OperationState, new: OperationState) -> bool:
 
 
 def _turn_round(operation: OperationState) -> bool:
-    """The model's row comes first, as for every action."""
     row = models.Operation.objects.filter(pk=operation.id).first()
     if row is None or row.model_id is None:
         return False
-    models.Model.objects.select_for_update().filter(pk=row.model_id).first()
     if not begin_rollback(row, operation.outcome):
         return False
     log.warning("operation %d is rolled back: %s", operation.id, operation.outcome)

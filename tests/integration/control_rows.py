@@ -116,8 +116,9 @@ def refusal(action: Any, *args: Any, **options: Any) -> Refused:
     return refused.value
 
 
-def at_once(first: Callable[[], Any], second: Callable[[], Any]) -> Refused | None:
-    """`second` begins while `first` is not committed yet; how it is refused, if it is. Needs a test with real commits."""
+def at_once(first: Callable[[], Any], second: Callable[[], Any], then: Callable[[], Any] = lambda: None) -> Refused | None:
+    """`second` begins while `first` is not committed yet; how it is refused, if it is. `then`: what else `first` does, once
+    `second` waits. Needs a test with real commits."""
     refused: list[Refused] = []
 
     def other() -> None:
@@ -133,6 +134,7 @@ def at_once(first: Callable[[], Any], second: Callable[[], Any]) -> Refused | No
         first()
         thread.start()
         until("waiting for us", lambda: _waits_for_a_lock() or not thread.is_alive())
+        then()
     thread.join(60)
     return refused[0] if refused else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.utils import timezone
 from controlplane.control import actions
 from controlplane.control.actions.updates import Update
 from controlplane.control.actor import Actor
+from controlplane.control.operations import read_open, store
 from controlplane.fleet import models
 from tests.integration.control_kit import ANN
 from tests.integration.control_rows import at_once, done, fleet, gpus, refusal, sizes, steps
@@ -348,3 +350,19 @@ def test_gpus_that_cross_between_two_models_never_lock_each_other_out() -> None:
         lambda: actions.move_gpus(ANN, "b", "mixed", "mixed", 1, to_model="a"),
     )
     assert refused is not None and refused.kind == "busy"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_loop_touches_no_step_of_an_operation_that_somebody_steers() -> None:
+    fleet("disaggregated", prefill=2, decode=2)
+    operation = actions.rebalance(ANN, "m", {"prefill": 1, "decode": 3})
+    (old,) = read_open()
+    steps = tuple(replace(step, state="running", engine="m-1") for step in old.steps)
+    begun = replace(old, state="running", steps=steps)
+    at_once(
+        lambda: actions.lock_operation(operation.pk),
+        lambda: store(old, begun),
+        lambda: actions.cancel(ANN, operation.pk),
+    )
+    operation.refresh_from_db()
+    assert (operation.state, [step.state for step in operation.steps.all()]) == ("cancelled", ["skipped"])
