@@ -53,9 +53,10 @@ function midnight() {
 const everyMs = () => (range.span <= 3600 ? 10_000 : range.span <= 21_600 ? 60_000 : 300_000);
 let askedAt = 0;
 let round = 0;
-const due = () => range.live && !document.hidden && Date.now() - askedAt > everyMs();
+let running = 0;
+const due = () => range.live && !running && !document.hidden && Date.now() - askedAt > everyMs();
 
-// ---- panels: what they need, and how they paint it
+// ---- panels: what they need, how they paint it, and how often at most they are asked for (everyMs)
 const plotlyUrl = byId("charts").dataset.plotly;
 const charts = makeCharts(facts.slo, dataUrl);
 for (const { chart } of charts) byId("charts").append(chart.node);
@@ -70,10 +71,10 @@ const PANELS = [
   })),
   { needs: ["figures", "pools", "transfers"], paint: ({ figures, pools: of, transfers }, state) => paintKpis(figures.found, of.found, transfers.found, state), fail: failIn(byId("kpis")) },
   { needs: ["handoff"], paint: ({ handoff }) => paintHandoff(part("handoff", "body"), handoff.found), fail: failIn(part("handoff", "body")) },
-  { needs: ["waste"], paint: ({ waste }) => paintWaste(part("waste", "body"), waste.found), fail: failIn(part("waste", "body")) },
+  { needs: ["waste"], everyMs: 60_000, paint: ({ waste }) => paintWaste(part("waste", "body"), waste.found), fail: failIn(part("waste", "body")) },
   { needs: ["pairs"], paint: ({ pairs }, state) => paintPairs(pairs.found, state), fail: failIn(part("pairs", "body")) },
   { needs: ["engines"], paint: ({ engines: { found } }) => keepFigures(found), fail: () => {} },
-  { needs: ["slo"], paint: ({ slo }) => paintSlo(slo.found), fail: () => paintSlo(null) },
+  { needs: ["slo"], everyMs: 30_000, paint: ({ slo }) => paintSlo(slo.found), fail: () => paintSlo(null) },
 ];
 
 function failIn(body) {
@@ -85,7 +86,7 @@ function failIn(body) {
 }
 
 async function refresh(asked = false) {
-  const mine = (round += 1);
+  if (asked) round += 1;
   askedAt = Date.now();
   const answers = new Map();
   const get = (what) => {
@@ -93,13 +94,17 @@ async function refresh(asked = false) {
     return answers.get(what);
   };
   if (asked) feeds.repaint();
-  const facing = asked ? read(modelUrl(NAME, "facts")).then(keepFacts) : facing30();
-  await Promise.all([facing, ...PANELS.map((panel) => fill(panel, get, mine))]);
+  const facing = asked ? read(modelUrl(NAME, "facts")).then(keepFacts) : againFacts();
+  const wanted = PANELS.filter((panel) => asked || !(Date.now() - panel.askedAt < panel.everyMs));
+  for (const panel of wanted) panel.askedAt = Date.now();
+  running += 1;
+  await Promise.all([facing, ...wanted.map((panel) => fill(panel, get))]);
+  running -= 1;
 }
 
 // Facts change with operations; their version comes with the live rows. A canary's numbers change all the time.
 let factsAt = Date.now();
-function facing30() {
+function againFacts() {
   const row = rows.get(TOPIC);
   if (!(facts.canary || (row && row.version !== facts.version)) || Date.now() - factsAt < 9000) return null;
   factsAt = Date.now();
@@ -112,12 +117,13 @@ function keepFacts({ ok, document: told }) {
   feeds.repaint();
 }
 
-async function fill(panel, get, mine) {
+async function fill(panel, get) {
+  const mine = round;
   const found = await Promise.all(panel.needs.map(get));
-  if (mine !== round) return;
+  if (mine !== round) return; // another time range was chosen meanwhile
   const bad = found.find(({ ok }) => !ok);
   if (bad) {
-    panel.fail(gettext("Could not load this: %(error)s", { error: bad.document.error ?? bad.document.reasons?.[0] ?? `HTTP ${bad.status}` }), () => refresh());
+    panel.fail(gettext("Could not load this: %(error)s", { error: bad.document.error ?? bad.document.reasons?.[0] ?? `HTTP ${bad.status}` }), () => refresh(true));
     return;
   }
   const told = Object.fromEntries(panel.needs.map((what, index) => [what, found[index].document]));
@@ -126,7 +132,7 @@ async function fill(panel, get, mine) {
     panel.paint(told, { window: { since, until, now: at }, words: range.words });
   } catch (error) {
     console.error(error);
-    panel.fail(error.message, () => refresh());
+    panel.fail(error.message, () => refresh(true));
   }
 }
 
@@ -190,7 +196,7 @@ const list = el("dl", { class: "facts" });
 const link = (words, href, shortcut, className = "btn") => el("a", { class: className, href }, words, ...(shortcut ? [" ", el("kbd", {}, shortcut)] : []));
 const requests = link(gettext("Requests"), requestsUrl());
 const models = el("select", { class: "pick", "aria-label": gettext("Model") }, ...first.models.map((name) => el("option", { value: name, selected: name === NAME }, name)));
-models.addEventListener("change", () => location.assign(`${modelUrl(models.value, "").replace(/\/$/, "")}${location.search}`));
+models.addEventListener("change", () => location.assign(`${modelUrl(models.value)}${location.search}`));
 byId("head").append(mode.node, mode.note, list, el("span", { class: "end" }, models, requests, link(gettext("Rebalance"), modelUrl(NAME, "rebalance"), "b", "btn primary")));
 hide(models, first.models.length < 2);
 
@@ -266,7 +272,7 @@ const rowOf = (node) => rows.of("engine").find((row) => row.engine === node?.dat
 key("b", () => location.assign(modelUrl(NAME, "rebalance")));
 key("m", () => openMode(facts.mode));
 key("d", () => openEngine(rowOf(chosen.chosen()), "hold"));
-addEventListener("zonechange", () => refresh());
+addEventListener("zonechange", () => refresh(true));
 document.addEventListener("visibilitychange", () => due() && refresh());
 feeds.repaint();
 refresh();

@@ -30,13 +30,14 @@ let shown = null; // what the data address answered last
 let askedAt = 0;
 let round = 0;
 let held = false;
+let running = 0;
 
 const feeds = follow({ topics: ["fleet"], paint: () => paintStale(), frame: () => due() && load() });
 const asked = (name) => new URLSearchParams(location.search).get(name) ?? "";
 const order = () => (asked("order") === "slowest" ? "slowest" : "newest");
 const range = makeRange(byId("range"), { fallback: "15m", spans: ["15m", "1h", "6h", "24h", "7d"], changed: () => load() });
 const filters = makeFilters(byId("filters"), first.choices, first.engines, () => load());
-const due = () => !held && !asked("open") && !asked("cursor") && range.live && range.span <= LIVE_SPAN_S && !document.hidden && Date.now() - askedAt > EVERY_MS;
+const due = () => !held && !running && !asked("open") && !asked("cursor") && range.live && range.span <= LIVE_SPAN_S && !document.hidden && Date.now() - askedAt > EVERY_MS;
 
 function dataUrl(cursor = "") {
   const query = range.query();
@@ -60,7 +61,9 @@ async function load() {
   const mine = (round += 1);
   askedAt = Date.now();
   attr(list, "aria-busy", "true");
+  running += 1;
   const { ok, status, document: found } = await read(dataUrl(asked("cursor")));
+  running -= 1;
   if (mine !== round) return;
   attr(list, "aria-busy", null);
   if (!ok) {
