@@ -7,6 +7,7 @@ budget and what was lent are facts of the fleet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
@@ -72,6 +73,8 @@ __all__ = [
 ]
 
 FEWEST_OUTCOMES = 3
+WORTH = 0.02
+"""By how much less a dearer layout of the frontier must strain."""
 
 
 def propose(fleet: FleetNow, now_s: float) -> Decision:
@@ -217,7 +220,8 @@ def frontier(
     burst: float = 1.0,
     prices: Mapping[str, float] | None = None,
 ) -> tuple[Alternative, ...]:
-    """The layouts on `room` (GPUs by kind) that no other beats in both cost and strain, the cheapest first. `why_not` is
+    """The layouts on `room` (GPUs by kind) that no other beats in both cost and strain, the cheapest first; those that
+    cannot keep up only where all cannot. `why_not` is
     empty where the targets are kept."""
     search = Search(model, mix, burst, prices=prices)
     found: dict[tuple[Mode, tuple[PoolPlan, ...]], Layouted] = {}
@@ -226,8 +230,9 @@ def frontier(
             for each in (*search.splits(mode, rate, share), *search.smallest(mode, rate, share)):
                 found[each.mode, each.pools] = each
     kept: list[Layouted] = []
-    for each in sorted(found.values(), key=lambda one: (one.estimate.cost_per_hour, one.estimate.strain)):
-        if not kept or each.estimate.strain < kept[-1].estimate.strain * (1 - 1e-9):
+    able = [each for each in found.values() if math.isfinite(each.estimate.ttft_p99_ms)] or list(found.values())
+    for each in sorted(able, key=lambda one: (one.estimate.cost_per_hour, one.estimate.strain)):
+        if not kept or each.estimate.strain < kept[-1].estimate.strain * (1 - WORTH):
             kept.append(each)
     return tuple(
         Alternative(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,8 +23,8 @@ Curve = Sequence[tuple[float, float]]
 CHAT: Curve = ((0, 0.30), (2, 0.10), (6, 0.10), (9, 0.30), (17, 0.35), (18.5, 1.05), (22, 1.05), (23.5, 0.40))
 CODE: Curve = ((0, 0.05), (7, 0.10), (8.5, 1.60), (12, 1.70), (13, 1.20), (14, 1.70), (17, 1.60), (18, 0.10))
 DOCUMENTS: Curve = ((0, 0.35), (1, 0.45), (5, 0.45), (6.5, 0.03), (22.5, 0.03), (23.5, 0.25))
-STATIONARY = {"chat": ((0.0, 0.80),), "code": ((0.0, 0.60),), "documents": ((0.0, 0.05),)}
-SHIFTING = {"chat": CHAT, "code": CODE, "documents": DOCUMENTS}
+STATIONARY: Mapping[str, Curve] = {"chat": ((0, 0.70),), "code": ((0, 0.60),), "documents": ((0, 0.05),)}
+SHIFTING: Mapping[str, Curve] = {"chat": CHAT, "code": CODE, "documents": DOCUMENTS}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Hour:
         return cls(name, tuple(kept))
 
 
-def day(hours: Sequence[Hour], curves: dict[str, Curve], seconds: float = DAY_S) -> tuple[Arrival, ...]:
+def day(hours: Sequence[Hour], curves: Mapping[str, Curve], seconds: float = DAY_S) -> tuple[Arrival, ...]:
     """The requests of `seconds` from midnight on, in the order of time."""
     streams = [_stream(hour, at_curve(curves[hour.name]), seconds) for hour in hours]
     merged = heapq.merge(*streams, key=lambda each: each.at_s)

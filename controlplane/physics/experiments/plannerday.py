@@ -20,7 +20,7 @@ from controlplane.core.protocol import Slo
 from controlplane.core.shapes import Shape
 from controlplane.physics.catalog import read_config
 from controlplane.physics.experiments.daycontrol import Fixed, Planned, Reactive, Ticking, pools_now
-from controlplane.physics.experiments.daytraffic import DAY_S, HOUR_S, SHIFTING, STATIONARY, Hour, day
+from controlplane.physics.experiments.daytraffic import DAY_S, HOUR_S, SHIFTING, STATIONARY, Curve, Hour, day
 from controlplane.physics.forecasting import Report
 from controlplane.physics.phases import stored_shape
 
@@ -32,6 +32,7 @@ MOST_PROMPT = 12_000
 """Longer documents are left out: one of them alone takes longer than the target."""
 GUARDS = Guards(give_up=False, min_samples=20, cooldown_s=600.0, horizon_s=900.0)
 SETTINGS = Settings(max_num_seqs=256)
+TRAFFIC: Mapping[str, Mapping[str, Curve]] = {"shifting": SHIFTING, "stationary": STATIONARY}
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,9 @@ def planner_day(
     told: Report = report or (lambda what, share: None)
     shape = stored_shape(read_config(MODEL), WEIGHTS)
     found = {}
-    for name, curves in (("shifting", SHIFTING), ("stationary", STATIONARY)):
+    for name, curves in TRAFFIC.items():
         if only in ("", name):
-            arrivals = day(hours, dict(curves), seconds)
+            arrivals = day(hours, curves, seconds)
             found[name] = traffic_document(name, shape, arrivals, seconds, splits or range(1, ENGINES), told)
     return {
         "model": MODEL,

@@ -10,12 +10,15 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from controlplane.physics.commandline import PhysicsCommand, check_writable, progress
-from controlplane.physics.experiments import fieldpage
+from controlplane.physics.commandline import PhysicsCommand, check_writable, progress, real
+from controlplane.physics.experiments import fieldpage, plannerday
+from controlplane.physics.experiments.daytraffic import DAY_S, HOUR_S, Hour
 from controlplane.physics.experiments.fieldrows import Finding, findings
 from controlplane.physics.experiments.fieldstory import field_story
+from controlplane.physics.traces import TraceRefused, read_trace
 
-EXPERIMENTS = ("field-story",)
+EXPERIMENTS = ("field-story", "planner-day")
+RECORDED = ("chat", "code", "documents")
 WIDTH = 118
 
 
@@ -23,11 +26,21 @@ class Command(PhysicsCommand):
     help = "Run a documented experiment (docs/experiments/): what the models give beside what was measured elsewhere."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("name", choices=EXPERIMENTS, help="which one; field-story takes about a minute")
+        parser.add_argument(
+            "name", choices=EXPERIMENTS, help="which one; field-story takes about a minute, planner-day ten of one core"
+        )
         parser.add_argument("--json", action="store_true", help="print the document instead of the findings")
-        parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts that needs nothing else")
+        parser.add_argument("--html", type=Path, metavar="FILE", help="field-story: write a page with charts")
+        group = parser.add_argument_group("planner-day", "an hour each of recorded traffic; docs/experiments/planner-day.md")
+        for kind in RECORDED:
+            group.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"the trace of {kind}")
+        group.add_argument("--hours", type=real, default=DAY_S / HOUR_S, metavar="H", help="of virtual time, default 24")
+        group.add_argument("--traffic", default="", metavar="NAME", help="shifting or stationary; default both")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["name"] == "planner-day":
+            self._planner_day(options)
+            return
         target: Path | None = options["html"]
         if target:
             check_writable(target)
@@ -39,6 +52,27 @@ class Command(PhysicsCommand):
             except OSError as error:
                 raise CommandError(f"--html: cannot write {target}: {error.strerror}") from None
         self.stdout.write(json.dumps(document, indent=2) if options["json"] else table(findings(document)))
+
+    def _planner_day(self, options: dict[str, Any]) -> None:
+        if options["html"]:
+            raise CommandError("--html: planner-day has no page; leave it out")
+        if not isinstance(options["hours"], float) or not 0 < options["hours"] <= 24:
+            raise CommandError(f"--hours must be above 0 and at most 24, got {options['hours']!r:.40}")
+        if options["traffic"] not in ("", *plannerday.TRAFFIC):
+            raise CommandError(f"--traffic must be one of {', '.join(plannerday.TRAFFIC)}, got {options['traffic']!r:.40}")
+        hours = [_hour(kind, options[kind]) for kind in RECORDED]
+        with progress(shown=self.stderr.isatty()) as report:
+            document = plannerday.planner_day(hours, report, options["hours"] * HOUR_S, options["traffic"])
+        self.stdout.write(json.dumps(document, indent=2) if options["json"] else plannerday.summary(document))
+
+
+def _hour(kind: str, path: Path | None) -> Hour:
+    if path is None:
+        raise CommandError(f"planner-day needs recorded traffic: give --{', --'.join(RECORDED)} (docs/forecast.md: formats)")
+    try:
+        return Hour.of(kind, read_trace(path).arrivals, plannerday.MOST_PROMPT)
+    except TraceRefused as refused:
+        raise CommandError(f"--{kind} {str(path)!r:.200}: {refused}") from None
 
 
 def table(found: Sequence[Finding]) -> str:
