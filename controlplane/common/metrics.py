@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from controlplane.common.places import Place
 
 log = logging.getLogger(__name__)
-disable_created_metrics()  # series that nobody asks for, one more per histogram
+disable_created_metrics()  # type: ignore[no-untyped-call]  # series that nobody asks for, one per histogram
 
 PATH = "/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -1,7 +1,7 @@
 """Series of a control worker for Prometheus: its ticks, the facts they read, and the fleet as the last one saw it.
 
-Of several workers one ticks at a time; each tells what it did itself and what it saw last. Operations are counted in
-PostgreSQL, so that it does not matter who ended them; while it is away these series are left out.
+Of several workers one ticks at a time; each tells what it did itself and what it saw last. Operations and alerts are counted
+in PostgreSQL, so that it does not matter who ended them; while it is away these series are left out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from django.db.models import Count
 from prometheus_client import Histogram
 from prometheus_client.metrics_core import Metric
 
+from controlplane.alerts.models import Alert, AlertState
 from controlplane.common.metrics import by, counter, gauge, one
 from controlplane.core.lifecycle import ENDED
 from controlplane.core.world import NodeState, World
@@ -65,7 +66,7 @@ def control_series(counts: TickCounts, cpu_s: float, fact_ages: Mapping[str, flo
     )
     yield gauge("twinpool_control_facts_refused", "Facts in Valkey that are not believed now.", one(facts_refused))
     yield from _seen(counts.seen)
-    yield from _operations()
+    yield from _counted()
 
 
 def _seen(seen: Seen | None) -> Iterable[Metric]:
@@ -111,9 +112,12 @@ def _state_of_node(node: NodeState) -> str:
     return "lost" if node.lost else "silent" if node.fact is None else "cordoned" if node.cordoned else "ok"
 
 
-def _operations() -> Iterable[Metric]:
+def _counted() -> Iterable[Metric]:
+    """What PostgreSQL counts; nothing while it is away."""
     try:
         rows = list(models.Operation.objects.values_list("verb", "state").annotate(count=Count("pk")).order_by())
+        open_alerts = Alert.objects.exclude(state=AlertState.RESOLVED).values_list("rule", "severity", "state")
+        alerts = list(open_alerts.annotate(count=Count("pk")).order_by())
     except DatabaseError:
         return
     finally:
@@ -130,4 +134,10 @@ def _operations() -> Iterable[Metric]:
         "Operations by the state in which they ended, ever.",
         [((verb, state), count) for verb, state, count in rows if state in ENDED],
         labels,
+    )
+    yield gauge(
+        "twinpool_alerts_open",
+        "Alerts that are pending or firing.",
+        [(key, count) for *key, count in alerts],
+        ("rule", "severity", "state"),
     )

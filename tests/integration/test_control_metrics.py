@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from controlplane.alerts.models import Alert
 from controlplane.common.metrics import page, registry
 from controlplane.control import actions
 from controlplane.control.loop import Loop
@@ -15,6 +16,7 @@ from controlplane.control.metrics import control_series
 from controlplane.control.seed import seed
 from controlplane.core import names
 from controlplane.core.scenes import SCENES
+from tests.integration.alert_kit import firing
 from tests.integration.control_kit import ANN, FakeFleet, new_loop
 from tests.metrics_pages import Page
 
@@ -70,6 +72,14 @@ def test_operations_are_counted_by_how_they_ended_whoever_ended_them(fleet: Fake
     assert page_of(loop).value("twinpool_operations_ended_total", **done) == 1 + before.get(
         "twinpool_operations_ended_total", **done
     )
+
+
+def test_alerts_are_counted_until_they_are_over(fleet: FakeFleet) -> None:
+    alert = firing()
+    labels = {"rule": alert.rule, "severity": alert.severity, "state": alert.state}
+    assert page_of(new_loop()).value("twinpool_alerts_open", **labels) == 1
+    Alert.objects.update(state="resolved")
+    assert page_of(new_loop()).total("twinpool_alerts_open") == 0
 
 
 def test_a_tick_without_valkey_is_counted_as_failed(fleet: FakeFleet) -> None:
