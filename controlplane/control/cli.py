@@ -38,6 +38,8 @@ def sizes(texts: Sequence[str], option: str) -> dict[str, int]:
         role, equals, size = text.partition("=")
         if not equals or not size.isdecimal() or len(size) > 9:
             raise CommandError(f"{option}: {text!r:.80} is not ROLE=ENGINES")
+        if role in found:
+            raise CommandError(f"{option}: {role!r:.40} comes more than once")
         found[role] = int(size)
     return found
 

@@ -116,6 +116,7 @@ def test_a_config_that_is_none_is_refused_in_one_line(tmp_path: Path, content: b
         (("retry_engine", "e-1"), "there is no engine 'e-1'"),
         (("add_node", "n1", "--label", "x"), "write KEY=VALUE"),
         (("rebalance", "m", "prefill"), "'prefill' is not ROLE=ENGINES"),
+        (("rebalance", "m", "prefill=1", "prefill=2"), "'prefill' comes more than once"),
         (("mode", "m", "monolithic"), "there is no model 'm'"),
         (("freeze", "--hours", "1"), "name a model, or give --all"),
         (("freeze", "--all", "--hours", "nan"), "a number of hours to come"),
