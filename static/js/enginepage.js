@@ -17,6 +17,7 @@ import { announce } from "./say.js";
 import { takeAway } from "./takeaway.js";
 
 const FIGURES_EVERY_MS = 10_000;
+const SPAN_S = 1790; // just under half an hour is told in cells of ten seconds
 const byId = (id) => document.getElementById(id);
 const part = (panel, name) => byId(panel).querySelector(`[data-${name}]`);
 const first = JSON.parse(byId("first").textContent);
@@ -97,7 +98,7 @@ const drawn = (panel, nodes) => redraw(part(panel, "body"), JSON.stringify(nodes
 function refresh() {
   askedAt = Date.now();
   load("figures", "?range=15m", () => feeds.repaint(), null);
-  load("series", `?from=${encodeURIComponent(new Date((now() - 1800) * 1000).toISOString())}`, (series) => drawCharts(part("charts", "body"), series, live(), facts), "charts");
+  load("series", `?from=${encodeURIComponent(new Date((now() - SPAN_S) * 1000).toISOString())}`, (series) => drawCharts(part("charts", "body"), series, live(), facts), "charts");
   load("peers", "?range=1h", (peers) => drawn("peers", peersNodes(peers, facts)), "peers");
   load("gpus", "?range=15m", () => feeds.repaint(), null);
 }

@@ -9,9 +9,9 @@ import { now } from "./clock.js";
 
 const moment = (at) => el("span", { title: utc(at) }, `${day(at)} ${clockSeconds(at)}`);
 
-function table(heads, lines) {
-  const head = heads.map(([words, className]) => el("th", { class: className }, words));
-  return el("div", { class: "scroll" }, el("table", { class: "table" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...lines)));
+function table(name, heads, lines) {
+  const head = heads.map(([words, className]) => el("th", { class: className, scope: "col" }, words));
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, el("table", { class: "table" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...lines)));
 }
 
 const shown = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : String(value));
@@ -67,7 +67,7 @@ export function peersNodes({ peers, labels }, facts) {
     return [emptied(gettext("No peers"), words)];
   }
   const heads = [[gettext("peer"), ""], [gettext("probe"), ""], [gettext("handoffs"), "r"], ["p50", "r"], ["p99", "r"], [gettext("KV by the clock"), "r"], [gettext("failed"), "r"]];
-  return [table(heads, peers.map((peer) => peerLine(peer, labels)))];
+  return [table(gettext("peers"), heads, peers.map((peer) => peerLine(peer, labels)))];
 }
 
 function startLine(start) {
@@ -86,7 +86,7 @@ function startLine(start) {
 export function startsNodes(facts) {
   if (!facts.starts.length) return [emptied(gettext("Not started yet"), gettext("Each start stands here, with how long it took and how it ended."))];
   const heads = [["#", "r"], [gettext("began"), ""], [gettext("ready after"), "r"], [gettext("lasted"), "r"], [gettext("how it ended"), ""]];
-  return [table(heads, facts.starts.map(startLine))];
+  return [table(gettext("starts"), heads, facts.starts.map(startLine))];
 }
 
 export function doneNodes(facts) {

@@ -2,18 +2,17 @@
 import { read } from "./act.js";
 import { el, hide, redraw, text } from "./dom.js";
 import { ROLE } from "./engines.js";
-import { MISSING, number, percent } from "./format.js";
+import { number, percent } from "./format.js";
 import { gettext } from "./i18n.js";
 import { emptied, failed } from "./panels.js";
 import { takeAway } from "./takeaway.js";
+import { hours } from "./usepanels.js";
 
 const EVERY_MS = 60_000;
 const SPANS = [
   ["today", gettext("today")],
   ["30 d", gettext("30 days")],
 ];
-
-const hours = (figure) => (figure?.value == null ? MISSING : number(figure.value, figure.value < 100 ? 1 : 0));
 
 // [key, how to find the line in a span, its head cell, class]: a model, its pools, the spare GPUs, all together.
 function linesOf(found) {

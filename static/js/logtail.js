@@ -2,7 +2,7 @@
 // seconds, and only what changed is sent. Lines are text, whatever they hold.
 import { attr, el, hide, text } from "./dom.js";
 import { clockSeconds, number } from "./format.js";
-import { gettext } from "./i18n.js";
+import { gettext, ngettext } from "./i18n.js";
 import { now } from "./clock.js";
 import { failed } from "./panels.js";
 import { read } from "./act.js";
@@ -22,7 +22,7 @@ export function makeLog(panel, { engine, refused, ranks }) {
   const list = el("pre", { class: "log", tabindex: "0", "aria-label": gettext("Log of %(engine)s", { engine }) });
   const problem = el("div");
   const follow = el("input", { type: "checkbox", checked: true });
-  const size = el("select", { class: "pick", "aria-label": gettext("Lines") }, ...SIZES.map((lines) => el("option", { value: lines, selected: lines === 200 }, gettext("%(n)s lines", { n: lines }))));
+  const size = el("select", { class: "pick", "aria-label": gettext("Lines") }, ...SIZES.map((lines) => el("option", { value: lines, selected: lines === 200 }, ngettext("%(n)s line", "%(n)s lines", lines))));
   const place = el("select", { class: "pick", "aria-label": gettext("Rank") }, ...ranks.map((rank) => el("option", { value: rank.index }, gettext("rank %(n)s on %(node)s", { n: rank.index, node: rank.node }))));
   let stamp = "";
   let asking = false;
@@ -45,7 +45,8 @@ export function makeLog(panel, { engine, refused, ranks }) {
     list.replaceChildren(...lines.flatMap((line) => [el("span", { class: lineClass(line) }, line), "\n"]));
     if (!lines.length) list.replaceChildren(el("span", { class: "dim" }, gettext("(nothing written yet)")));
     list.scrollTop = stay ? top : list.scrollHeight;
-    text(meta, gettext("start %(n)s on %(node)s · %(lines)s lines · %(time)s", { n: incarnation, node, lines: number(lines.length), time: clockSeconds(now()) }));
+    const told = ngettext("%(n)s line", "%(n)s lines", lines.length, { n: number(lines.length) });
+    text(meta, gettext("start %(n)s on %(node)s · %(lines)s · %(time)s", { n: incarnation, node, lines: told, time: clockSeconds(now()) }));
   }
 
   async function ask() {

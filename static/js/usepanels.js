@@ -31,7 +31,7 @@ export function paintHandoff(body, split) {
   });
 }
 
-const hours = (figure) => (figure?.value == null ? MISSING : number(figure.value, figure.value < 100 ? 1 : 0));
+export const hours = (figure) => (figure?.value == null ? MISSING : number(figure.value, figure.value < 100 ? 1 : 0));
 
 function spanRows(words, waste) {
   if (!waste) return [el("tr", {}, el("th", { scope: "row" }, words), el("td", { colspan: 4, class: "dim" }, gettext("nothing recorded")))];
