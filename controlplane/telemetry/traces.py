@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
@@ -198,7 +198,7 @@ class TraceQueue:
         self._after = parts(position)
 
     def offer(self, sample: Sample[Any]) -> None:
-        """Never waits, for the collector least of all."""
+        """Never waits, for the collector least of all. Keeps what spans are made of: gaps of tokens are most of a row."""
         if sample.kind != "request" or parts(sample.position) <= self._after:
             return
         rows = cast(tuple[RequestRow, ...], sample.rows)
@@ -207,7 +207,7 @@ class TraceQueue:
                 if not is_wanted(row.traceparent):
                     self.counts["unsampled"] += 1
                     continue
-                self._requests.append((sample.sender, row))
+                self._requests.append((sample.sender, replace(row, itl_ms=(), itl_counts=())))
                 if len(self._requests) > self._limit:
                     self._requests.popleft()
                     self.counts["dropped"] += 1
