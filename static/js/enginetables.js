@@ -36,7 +36,7 @@ export function launchNodes(facts) {
       ...line(gettext("pool wants"), facts.pool ? gettext("%(n)s engines, floor %(floor)s", { n: number(facts.pool.desired), floor: number(facts.pool.floor) }) : ""),
       ...line(gettext("share of work"), facts.weight === 1 ? "" : number(facts.weight, 2)),
       ...line(gettext("failures in a row"), facts.failures ? number(facts.failures) : ""),
-      ...line(gettext("next try"), facts.retry_at ? clockSeconds(facts.retry_at) : ""),
+      ...line(gettext("next try"), facts.retry_at && facts.state === "failed" ? clockSeconds(facts.retry_at) : ""),
       ...line(gettext("moving to"), facts.next_role ? `${ROLE[facts.next_role]?.word ?? facts.next_role} · ${facts.move_phase}` : ""),
       ...Object.entries(launch.args).flatMap(([name, value]) => line(el("span", { class: "mono" }, name), el("span", { class: "mono" }, shown(value)))),
     ),

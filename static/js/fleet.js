@@ -11,6 +11,7 @@ import { makeKpis } from "./kpis.js";
 import { makeProblems, makeSpares } from "./nodes.js";
 import { failure, guard, paintStale } from "./panels.js";
 import { announce } from "./say.js";
+import { walk } from "./walk.js";
 
 const TOPIC = "fleet";
 const ADD_MODEL = ["python3 manage.py register_model NAME --source MODEL --config config.json --mode disaggregated --pool prefill=1 --pool decode=1"];
@@ -44,8 +45,10 @@ const acts = {
   },
 };
 
-// The model or engine that a key means: where the focus or the pointer is, else the first.
-const at = (selector) => document.activeElement?.closest(selector) ?? document.querySelector(`${selector}:hover`);
+const tiles = walk("#bands [data-engine]", (node) => node.querySelector("button").click());
+
+// The model or engine that a key means: where the focus or the pointer is, else what j and k have chosen, else the first.
+const at = (selector) => document.activeElement?.closest(selector) ?? document.querySelector(`${selector}:hover`) ?? tiles.chosen()?.closest(selector);
 function modelAt() {
   const name = at("[data-model]")?.dataset.model;
   return rows.of("model").find((row) => row.name === name) ?? rows.of("model")[0];
