@@ -1,7 +1,7 @@
 """The web process for Prometheus: its page /metrics, and where the engines' own pages are.
 
 Whoever asks on this machine may read both; anybody else signs in or brings an API token. A request that a proxy passed on
-counts as somebody else's. Nothing here needs the database, unless somebody has to prove who they are.
+counts as somebody else's. The page itself needs no database, unless somebody has to prove who they are.
 """
 
 from __future__ import annotations
