@@ -136,7 +136,7 @@ BOUNDARIES = {
     "engines made, none started": ("send", 1),
     "some starts sent": ("send", 4),
     "the table in PostgreSQL, not in Valkey": ("_summary", 1),
-    "some operations moved on": ("_write", 2),
+    "some operations moved on": ("store", 2),
 }
 
 
