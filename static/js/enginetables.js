@@ -11,7 +11,7 @@ const moment = (at) => el("span", { title: utc(at) }, `${day(at)} ${clockSeconds
 
 function table(name, heads, lines) {
   const head = heads.map(([words, className]) => el("th", { class: className, scope: "col" }, words));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, el("table", { class: "table" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...lines)));
+  return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": name }, el("table", { class: "table" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...lines)));
 }
 
 const shown = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : String(value));

@@ -44,7 +44,7 @@ function table(found) {
   const names = SPANS.flatMap(() => [[gettext("effective GPUs"), "r"], [gettext("held"), "r opt"], [gettext("wasted"), "r"], [gettext("not known"), "r opt"]]);
   const heads = el("tr", {}, el("th", { scope: "col" }, gettext("model, pool")), ...names.map(([words, className]) => el("th", { class: className, scope: "col" }, words)));
   const lines = linesOf(found).map(({ of, head, className }) => el("tr", { class: className }, el("th", { scope: "row" }, head), ...SPANS.flatMap(([span]) => cells(of(found[span])))));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": gettext("GPU hours") }, el("table", { class: "table waste" }, el("thead", {}, over, heads), el("tbody", {}, ...lines)));
+  return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": gettext("GPU hours") }, el("table", { class: "table waste" }, el("thead", {}, over, heads), el("tbody", {}, ...lines)));
 }
 
 export function makeWaste(panel) {

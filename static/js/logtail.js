@@ -19,7 +19,7 @@ const lineClass = (line) => (HOT.test(line) ? "log-bad" : WARM.test(line) ? "log
 // `panel` has data-body, data-meta and data-end. refused: why this viewer may not read it, or "". ranks: [{index, node}].
 export function makeLog(panel, { engine, refused, ranks }) {
   const [body, meta, end] = ["body", "meta", "end"].map((name) => panel.querySelector(`[data-${name}]`));
-  const list = el("pre", { class: "log", tabindex: "0", "aria-label": gettext("Log of %(engine)s", { engine }) });
+  const list = el("pre", { class: "log", tabindex: "0", role: "group", "aria-label": gettext("Log of %(engine)s", { engine }) });
   const problem = el("div");
   const follow = el("input", { type: "checkbox", checked: true });
   const size = el("select", { class: "pick", "aria-label": gettext("Lines") }, ...SIZES.map((lines) => el("option", { value: lines, selected: lines === 200 }, ngettext("%(n)s line", "%(n)s lines", lines))));
