@@ -31,7 +31,7 @@ function measured({ verdict, mode }, model) {
   const latency = (words, name) => row(words, latencyText(main[name]), latencyText(canary[name]), signed(minus(canary[name], main[name])), none.cloneNode(true));
   const head = el("tr", {}, ...[gettext("sessions"), gettext("main, %(mode)s", { mode: MODES[model.mode] ?? model.mode }), gettext("canary, %(mode)s", { mode: MODES[mode] ?? mode }), gettext("difference"), gettext("verdict")].map((words, index) => el("th", { scope: "col", class: index > 0 && index < 4 ? "r" : "" }, words)));
   const counted = row(gettext("counted"), number(main.sessions), number(canary.sessions), "", noWorse >= 1 ? el("span", { class: "say ok" }, gettext("no worse")) : el("span", { class: "say idle" }, gettext("%(n)s % of the proof", { n: percent(Math.max(0, noWorse ?? 0)) })));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-labelledby": "canary-title" }, el("table", { class: "table ab" }, el("thead", {}, head), el("tbody", {}, counted, share("over"), share("failed"), share("kv_lost"), latency(gettext("TTFT p99"), "ttft_p99_ms"), latency(gettext("ITL p99"), "itl_p99_ms"))));
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": gettext("Table of both arms") }, el("table", { class: "table ab" }, el("thead", {}, head), el("tbody", {}, counted, share("over"), share("failed"), share("kv_lost"), latency(gettext("TTFT p99"), "ttft_p99_ms"), latency(gettext("ITL p99"), "itl_p99_ms"))));
 }
 
 const WORDS = { over: [gettext("over the SLO")], failed: [gettext("failed")], kv_lost: [gettext("KV lost")] };

@@ -1,7 +1,7 @@
 // A chart of lines over time in a panel of its own: name and last values in the header, the SLO dashed, operations dotted, gaps
 // open, one crosshair for all charts of the page. Drawn by Plotly, only while it is seen.
-import { el, redraw } from "./dom.js";
-import { clock, day, MISSING } from "./format.js";
+import { attr, el, redraw } from "./dom.js";
+import { clock, day } from "./format.js";
 import { gettext } from "./i18n.js";
 import { verbWord } from "./opwords.js";
 import { emptied, failed } from "./panels.js";
@@ -145,6 +145,7 @@ export function makeChart({ id, title, meta = "", draw, header, source, tools = 
     const first = drawn === null || plot.querySelector(".empty, .failed, .sk");
     if (first) clear(lib);
     drawn = mine;
+    picture(made ? mine.label : "");
     if (!made) {
       plot.replaceChildren(emptied(gettext("Nothing in this time"), gettext("What is measured from now on will be drawn here.")));
       return;
@@ -159,12 +160,18 @@ export function makeChart({ id, title, meta = "", draw, header, source, tools = 
   function clear(lib) {
     if (plot.classList.contains("js-plotly-plot")) lib.purge(plot);
     plot.replaceChildren();
-    plot.removeAttribute("role");
+  }
+
+  // A picture with words in place of it, or words that need none.
+  function picture(label) {
+    attr(plot, "role", label ? "img" : null);
+    attr(plot, "aria-label", label || null);
   }
 
   const tell = (error) => {
     shown = null;
     drawn = null;
+    picture("");
     plot.replaceChildren(failed(error.message));
   };
   const again = () => {
@@ -184,18 +191,16 @@ export function makeChart({ id, title, meta = "", draw, header, source, tools = 
     note,
     paint(found, state, plotlyUrl) {
       url = plotlyUrl;
-      shown = { found, state };
       const words = header(found);
+      shown = { found, state, label: `${title}, ${state.words}: ${words.map(([, value]) => value).join(", ")}` };
       redraw(series, JSON.stringify(words), () => words.map(([className, value]) => el("span", { class: className }, value)));
-      plot.setAttribute("role", "img");
-      plot.setAttribute("aria-label", `${title}, ${state.words}: ${words.map(([, value]) => value).join(", ") || MISSING}`);
       show().catch(tell);
     },
     failed(words, retry) {
       shown = null;
       drawn = null;
       if (plot.classList.contains("js-plotly-plot")) globalThis.Plotly?.purge(plot);
-      plot.removeAttribute("role");
+      picture("");
       const button = el("button", { class: "btn small", type: "button" }, gettext("Try again"));
       button.addEventListener("click", retry);
       plot.replaceChildren(failed(words, button));

@@ -77,7 +77,7 @@ export function makeCharts(slo, url) {
       id: "chart-transfer",
       title: gettext("KV transfer latency"),
       source: "transfer_series",
-      meta: gettext("brighter = more transfers"),
+      meta: gettext("brighter = more"),
       draw: transferHeat,
       header: ({ lines: found }) => [["x2", `p50 ${latencyText(lastOf(found.transfer_p50))}`], ["", `p99 ${latencyText(lastOf(found.transfer_p99))}`]],
     },

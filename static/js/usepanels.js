@@ -47,6 +47,6 @@ export function paintWaste(body, found) {
   redraw(body, JSON.stringify(found), () => {
     if (!found.today && !found["30 d"]) return [el("div", { class: "body" }, emptied(gettext("No GPU held yet"), gettext("GPU hours that this model held, used and wasted, today and over 30 days.")))];
     const head = el("tr", {}, el("th", {}, el("span", { class: "sr" }, gettext("Time"))), ...[gettext("held"), gettext("wasted")].map((words) => el("th", { class: "r", scope: "col" }, words)), el("th", { class: "r opt", scope: "col" }, gettext("not known")), el("th", { class: "r", scope: "col" }, gettext("effective GPUs")));
-    return [el("div", { class: "scroll", tabindex: "0", role: "region", "aria-labelledby": "waste-title" }, el("table", { class: "table waste" }, el("thead", {}, head), el("tbody", {}, ...spanRows(gettext("today"), found.today), ...spanRows(gettext("30 days"), found["30 d"]))))];
+    return [el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": gettext("Table of GPU hours") }, el("table", { class: "table waste" }, el("thead", {}, head), el("tbody", {}, ...spanRows(gettext("today"), found.today), ...spanRows(gettext("30 days"), found["30 d"]))))];
   });
 }
