@@ -94,8 +94,9 @@ class Profile:
 
 
 class Fleet:
-    def __init__(self, valkey: Redis, nodes: Sequence[Node], boot: str = "bench") -> None:
-        self._valkey, self._nodes, self._boot = valkey, nodes, boot
+    def __init__(self, valkey: Redis, nodes: Sequence[Node], virtual: bool = False) -> None:
+        """`virtual`: entries are of the time that `send` is told, else of Valkey's."""
+        self._valkey, self._nodes, self._boot, self._virtual = valkey, nodes, "bench", virtual
         self._draw = random.Random(7)
         self._profiles = [Profile(seed) for seed in range(PROFILES)]
         self._gpu_bodies = [self._gpu_body() for _ in range(GPU_BODIES)]
@@ -123,7 +124,7 @@ class Fleet:
         pipeline = self._valkey.pipeline(transaction=False)
         for place in part:
             for record in self._records(place, now):
-                pipeline.xadd(names.TELEMETRY_STREAM, {"r": record}, **self._end.options())
+                pipeline.xadd(names.TELEMETRY_STREAM, {"r": record}, id=self._id(now), **self._end.options())
         pipeline.xlen(names.TELEMETRY_STREAM)
         self._end.note(pipeline.execute())
 
@@ -188,7 +189,10 @@ class Fleet:
     def _router_record(self, kind: str, rows: Sequence[Any], now: float) -> None:
         self._router_seq += 1
         record = self._record("router:bench", self._router_seq, now, kind, [msgpack.packb(encode(row)) for row in rows])
-        self._valkey.xadd(names.TELEMETRY_STREAM, {"r": record})
+        self._valkey.xadd(names.TELEMETRY_STREAM, {"r": record}, id=self._id(now))
+
+    def _id(self, now: float) -> str:
+        return f"{int(now * 1000)}-*" if self._virtual else "*"
 
     def _record(self, source: str, seq: int, at: float, kind: str, rows: Sequence[bytes]) -> bytes:
         head = {"v": VERSION, "source": source, "boot": self._boot, "seq": seq, "at": at, "kind": kind}

@@ -1,18 +1,21 @@
 """Whether ingest keeps up with a large fleet on one core: lag, processor time, rows, and disk a day from real tables.
 
     manage.py bench ingest [--gpus N] [--engines N] [--requests N] [--seconds S] [--warm-up S] [--kill-after S]
+                              [--work]
 
 Real PostgreSQL and Valkey with the fleet's rows; its agents' records (benchmarks/_telemetry.py) once a second each,
 spread over the second, and a router's records of `--requests` finished requests. The ingest process is kept on one core,
 everything else on the others. Lag: how old the newest entry of the stream is that was read into rows (stored), and the
 newest sample in the live rows (live), asked four times a second on Valkey's clock. Rows are written when their second, ten
-seconds or minute has been over for 3 s, which is no lag. `--kill-after`: SIGKILL then, and started again at once. Exit 1 if
-a lag is ever beyond 2 s after the warm-up (but for `--kill-after`), or a second of a node is not in the tables.
+seconds or minute has been over for 3 s, which is no lag. `--kill-after`: SIGKILL then, and started again at once.
+`--work`: the parts of ingest one after the other, and what each takes of a processor. Exit 1 if a lag is ever beyond 2 s
+after the warm-up (but for `--kill-after`), or a second of a node is not in the tables.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import signal
 import subprocess
@@ -66,6 +69,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=100, metavar="N", help="finished each second (default 100)")
     parser.add_argument("--seconds", type=int, default=600, metavar="S")
     parser.add_argument("--warm-up", type=int, default=20, metavar="S", help="not counted (default 20)")
+    parser.add_argument("--work", action="store_true", help="only what a second of the fleet costs, on a busy machine too")
     parser.add_argument("--kill-after", type=int, metavar="S", help="kill -9 then, start again at once")
     return parser.parse_args()
 
@@ -84,6 +88,11 @@ def _measure(options: argparse.Namespace, core: int, servers: Sequence[int]) -> 
     call_command("migrate", database="owner", verbosity=0)
     nodes = make_fleet(options.gpus, options.engines)
     valkey = Redis.from_url(settings.TELEMETRY_URL)
+    if options.work:
+        from _ingest_work import Work
+
+        asyncio.run(Work(valkey, nodes, options.requests).run(options.seconds, options.warm_up))
+        return 0
     fleet = Fleet(valkey, nodes)
     watch = Watch(valkey, core)
     watch.start_ingest()
