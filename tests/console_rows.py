@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-TIMES = ("state_since", "sampled_at", "created_at", "finished_at")
+TIMES = ("state_since", "sampled_at", "heard_at", "created_at", "finished_at")
 RECORDED = json.loads((Path(__file__).parent / "data" / "live_fleet.json").read_text(encoding="utf-8"))
 
 

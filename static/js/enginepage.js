@@ -15,6 +15,7 @@ import { makeLog } from "./logtail.js";
 import { failed, guard, paintStale } from "./panels.js";
 import { announce } from "./say.js";
 import { takeAway } from "./takeaway.js";
+import { isUtc } from "./zone.js";
 
 const FIGURES_EVERY_MS = 10_000;
 const SPAN_S = 1790; // just under half an hour is told in cells of ten seconds
@@ -68,7 +69,7 @@ function headFacts(row) {
 
 function paintHead(row) {
   const shown = headFacts(row);
-  redraw(part("head", "facts"), shown.map(([, node]) => node.outerHTML ?? node).join("|"), () => shown.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value))));
+  redraw(part("head", "facts"), JSON.stringify(shown.map(([term, node]) => [term, node.textContent ?? node, node.className])), () => shown.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value))));
   const able = facts.wanted ? possible(row) : [];
   for (const [verb, button] of Object.entries(buttons)) {
     hide(button, !able.includes(verb));
@@ -93,13 +94,14 @@ async function load(what, query, show, panel) {
   }
 }
 
-const drawn = (panel, nodes) => redraw(part(panel, "body"), JSON.stringify(nodes.map((node) => node.outerHTML)), () => nodes);
+// Draws a panel anew when what it shows is another, or the zone of its times.
+const drawn = (panel, shown, nodes) => redraw(part(panel, "body"), `${isUtc()} ${JSON.stringify(shown)}`, nodes);
 
 function refresh() {
   askedAt = Date.now();
   load("figures", "?range=15m", () => feeds.repaint(), null);
   load("series", `?from=${encodeURIComponent(new Date((now() - SPAN_S) * 1000).toISOString())}`, (series) => drawCharts(part("charts", "body"), series, live(), facts), "charts");
-  load("peers", "?range=1h", (peers) => drawn("peers", peersNodes(peers, facts)), "peers");
+  load("peers", "?range=1h", (peers) => drawn("peers", peers, () => peersNodes(peers, facts)), "peers");
   load("gpus", "?range=15m", () => feeds.repaint(), null);
 }
 
@@ -123,9 +125,9 @@ async function renew(row) {
 }
 
 function paintFacts() {
-  drawn("launch", launchNodes(facts));
-  drawn("starts", startsNodes(facts));
-  drawn("done", doneNodes(facts));
+  drawn("launch", facts, () => launchNodes(facts));
+  drawn("starts", facts.starts, () => startsNodes(facts));
+  drawn("done", facts.operations, () => doneNodes(facts));
 }
 
 function paintAll(connection) {

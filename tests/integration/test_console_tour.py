@@ -61,9 +61,6 @@ def topics(rows: Rows) -> dict[str, Rows]:
     """What ingest publishes beside the fleet: nodes with their GPUs, and the model."""
     nodes = [row for row in rows if row["type"] == "node"]
     engines = [row for row in rows if row["type"] == "engine"]
-    now = time.time()
-    for row in nodes:
-        row |= {"cordoned": row.get("cordoned", False), "heard_at": now - 3}
     return {
         "nodes": nodes + [_gpus(row, [each for each in engines if each["node"] == row["name"]]) for row in nodes],
         model_topic(MODEL): [row for row in rows if MODEL in (row.get("model"), row.get("name"))],
