@@ -78,7 +78,9 @@ def test_filters_narrow_by_what_a_record_tells() -> None:
     record(
         request_row("a", "llama", NOON, ttft_ms=600.0, prefill_engine="p1", decode_engine="d1", prompt_tokens=9000),
         request_row("b", "llama", NOON + 1, ttft_ms=600.0, stream=False, decode_engine="d1", path="monolithic"),
-        request_row("c", "llama", NOON + 2, outcome="cut", reason="decode_lost", retries=2, arm="canary", session="ab", team="search"),
+        request_row(
+            "c", "llama", NOON + 2, outcome="cut", reason="decode_lost", retries=2, arm="canary", session="ab", team="s"
+        ),
         request_row("d%_'", "other", NOON + 3, ttft_ms=9000.0, total_ms=9500.0),
     )
     assert narrowed() == ["a", "b", "c", "d%_'"]
@@ -89,7 +91,7 @@ def test_filters_narrow_by_what_a_record_tells() -> None:
     assert narrowed(prefill_engine="p1", decode_engine="d1") == ["a"]
     assert narrowed(outcomes=["cut", "engine_error"], arms=["canary"]) == ["c"]
     assert narrowed(reasons=["decode_lost"], retried=True, session="ab") == ["c"]
-    assert narrowed(teams=["search", "none"]) == ["c"]
+    assert narrowed(teams=["s", "none"]) == ["c"]
     assert narrowed(retried=False, paths=["monolithic"]) == ["b"]
     assert narrowed(min_ttft_ms=600, max_ttft_ms=1000) == ["a", "b"]
     assert narrowed(min_total_ms=9000, id_prefix="d%_'") == ["d%_'"]
