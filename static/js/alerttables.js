@@ -51,7 +51,7 @@ export function paintSilences(facts, refused, changed) {
   fill("silences", [facts.silences, facts.refused], () =>
     facts.silences.map((row) => {
       const what = [row.rule && titleOf(row.rule), row.model, row.subject].filter(Boolean).join(" · ");
-      return el("tr", {}, el("td", { class: "wrap" }, el("b", {}, what), " ", el("span", { class: "meta" }, [row.actor, row.reason].join(" · "))), el("td", { class: "when r" }, gettext("until"), " ", when(row.until)), el("td", { class: "r" }, button(gettext("End"), refused(row.model, "unsilence_alert"), () => askToEnd(row, changed), gettext("End the silence of %(what)s", { what }))));
+      return el("tr", {}, el("td", { class: "wrap" }, el("b", {}, what), " ", el("span", { class: "meta" }, [row.actor, row.reason].join(" · "))), el("td", { class: "r soft" }, gettext("until"), " ", when(row.until)), el("td", { class: "r" }, button(gettext("End"), refused(row.model, "unsilence_alert"), () => askToEnd(row, changed), gettext("End the silence of %(what)s", { what }))));
     }),
   );
 }

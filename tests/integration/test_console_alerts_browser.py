@@ -206,6 +206,8 @@ def test_an_alert_is_silenced_a_rule_set_and_a_channel_made_and_tried(
 def test_a_viewer_sees_all_and_changes_nothing(browser: Browser, web: Web, live: Live) -> None:
     page, complaints = opened(browser, web, "eve", "light", 390)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    box = page.locator("#firing tbody tr").first.get_by_role("button").bounding_box()
+    assert box and box["x"] + box["width"] <= 390, "what can be done is in reach"
     for button in page.locator("#firing button, #rules button, [data-add-channel]").all():
         expect(button).to_be_disabled()
         assert "Needs the role" in (button.get_attribute("title") or "")
