@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 FRAME_EVERY_S = 1.0
-JITTER_S = 0.25
-"""Frames come once a second, not to the millisecond: one that much too early is let through, the average stays."""
+AHEAD_S = 1.0
+"""Frames come once a second on average: one that was late lets the next come that much sooner. Otherwise all that follow,
+which are made once a second, would be as late for ever."""
 
 
 @dataclass
@@ -20,7 +21,7 @@ class Follow:
 
     def note_sent(self, stamp: tuple[str, int], now: float) -> None:
         self.sent = stamp
-        self.due_at = max(self.due_at, now - JITTER_S) + FRAME_EVERY_S
+        self.due_at = max(self.due_at, now - AHEAD_S) + FRAME_EVERY_S
 
 
 @dataclass(eq=False)

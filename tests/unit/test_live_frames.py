@@ -122,7 +122,7 @@ def test_a_topic_gets_one_frame_a_second_and_jitter_costs_none() -> None:
         if now >= follow.due_at:
             follow.note_sent(("e", tick), now)
             sent.append(now)
-    assert 20 <= len(sent) <= 21
+    assert 20 <= len(sent) <= 22
     steady, taken = Follow(), 0
     for second in range(20):
         now = 100 + second + (0.2 if second % 2 else 0.0)
@@ -130,6 +130,21 @@ def test_a_topic_gets_one_frame_a_second_and_jitter_costs_none() -> None:
             steady.note_sent(("e", second), now)
             taken += 1
     assert taken == 20
+
+
+@pytest.mark.parametrize("stall_s", [0.3, 0.9, 1.6, 7.5])
+def test_frames_after_a_stall_are_not_late(stall_s: float) -> None:
+    """Made once a second; the process cannot send anything in between 5 and 5 + `stall_s`."""
+    follow, late = Follow(), []
+    for made in range(30):
+        sent_at = max(float(made), follow.due_at)
+        if 5 <= sent_at < 5 + stall_s:
+            sent_at = 5 + stall_s
+        if sent_at < made + 1:  # else the next one takes its place
+            follow.note_sent(("e", made), sent_at)
+            late.append((made, sent_at - made))
+    assert [delay for made, delay in late if made > 6 + stall_s] == [0.0] * sum(made > 6 + stall_s for made, _ in late)
+    assert late[-1][0] == 29
 
 
 def test_every_kind_of_topic_has_a_rule_of_who_may_follow_it() -> None:
