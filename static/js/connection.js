@@ -1,11 +1,11 @@
 // How the page says whether it is live: the mark in the top bar, and a banner when the socket is down for longer.
 import { attr, el, hide, text } from "./dom.js";
-import { STALE_S } from "./engines.js";
 import { clockSeconds, duration, span } from "./format.js";
 import { gettext } from "./i18n.js";
 import { announce } from "./say.js";
 
 const BANNER_AFTER_S = 3;
+const QUIET_S = 4; // frames come once a second; with the repaint of each second the mark says so within 5 s
 
 function makeBanner(socket) {
   const what = el("span", { class: "say bad" });
@@ -67,11 +67,11 @@ export function makeConnection(mark, banners, socket) {
       show("live is-off", gettext("disconnected %(age)s", { age: duration(downFor) }));
     } else if (age === null) {
       show("live is-wait", socket.state === "open" ? gettext("no data yet") : gettext("connecting"));
-    } else if (age > STALE_S) {
+    } else if (age > QUIET_S) {
       show("live is-stale", gettext("stale since %(age)s", { age: span(age) }));
     } else {
       show("live", gettext("live · %(n)s s", { n: Math.max(0, Math.round(age)) }));
     }
-    return { cut: down || (age !== null && age > STALE_S), down };
+    return { cut: down || (age !== null && age > QUIET_S), down };
   };
 }

@@ -20,13 +20,12 @@ export function follow({ topics, also = [], frames = [], paint, frame = () => {}
   const socket = new LiveSocket(`${scheme}://${location.host}/ws/live`, withAlerts(topics));
   const connection = makeConnection(byId("live"), byId("banners"), socket);
   let followed = topics;
-  let painted = 0;
+  let heard = 0; // ms, the newest frame
 
   for (const topic of withAlerts([...topics, ...also])) feeds.set(topic, new Rows());
   for (const one of frames) if (one) feeds.get(one.topic)?.apply(one);
 
   function repaint() {
-    painted = Date.now();
     const { at } = rows(followed[0]);
     paint(connection(at === null ? null : now() - at));
   }
@@ -52,9 +51,10 @@ export function follow({ topics, also = [], frames = [], paint, frame = () => {}
     }
     if (detail.topic === ALERTS) paintBadge(rows(ALERTS).get(ALERTS));
     if (!followed.includes(detail.topic)) return;
+    heard = Date.now();
     repaint();
     frame(detail.topic);
   });
-  setInterval(() => Date.now() - painted > 1100 && repaint(), 1000);
+  setInterval(() => Date.now() - heard > 1100 && repaint(), 1000);
   return { rows, change, repaint };
 }
