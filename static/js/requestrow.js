@@ -23,7 +23,8 @@ const STAGES = {
 };
 
 export const outcomeWord = (outcome) => OUTCOMES[outcome]?.[1] ?? outcome;
-const shortId = (id) => (id.length > 10 ? `${id.slice(0, 8)}…` : id);
+// Ids of one router begin alike: the end tells them apart.
+const shortId = (id) => (id.length > 10 ? `…${id.slice(-8)}` : id);
 const isLate = (row) => row.stream && row.slo_ttft_ms != null && row.ttft_ms != null && row.ttft_ms > row.slo_ttft_ms;
 
 function engineWord(id, labels) {
