@@ -179,11 +179,12 @@ def given(
 
 
 class Met(NamedTuple):
-    """Which targets are met at p99, and the busier pool's busy share (infinite: saturated)."""
+    """Which targets are met at p99, the busier pool's busy share (infinite: saturated), the share of requests in time."""
 
     ttft: bool
     itl: bool
     busy: float
+    attained: float
 
 
 def met(
@@ -196,11 +197,13 @@ def met(
     """As `given`, in a tenth of the time: it only compares with the targets."""
     answering = Answering(load, *answer, local)
     if answering.saturated:
-        return Met(False, False, math.inf)
+        return Met(False, False, math.inf, 0.0)
     first = _FirstTokens(load, answering, _Prompts(load, *prefill, local) if prefill else None, local)
-    in_time = not first.endless and first.later_than(targets_s[0]) <= TAIL
+    if first.endless:
+        return Met(False, answering.itl_p99_s <= targets_s[1], math.inf, 0.0)
+    late, slow = first.later_than(targets_s[0]), answering.slower_than(targets_s[1])
     busy = max(first.prefill_busy, answering.busy)
-    return Met(in_time, answering.itl_p99_s <= targets_s[1], math.inf if first.endless else busy)
+    return Met(late <= TAIL, answering.itl_p99_s <= targets_s[1], busy, (1 - late) * (1 - slow))
 
 
 class Answering:

@@ -14,6 +14,10 @@ KEPT = 4
 """Alternatives that are told."""
 LEAST_GAIN = 0.03
 """Share of requests in time that a change must win where no layout keeps the targets."""
+HOPELESS = 0.05
+"""Share of requests in time below which less overload is worth a change, though still few are in time."""
+SURE_GAIN = 0.005
+"""The same where the new layout keeps them."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,7 @@ def _larger(
             found += search.smallest(mode, demand.grow, room)
             found += search.splits(mode, demand.grow, room)
     found = [each for each in found if each.pools != here.pools or each.mode != here.mode]
-    if not any(search.keeps(each.mode, each.estimate) for each in found):
-        here, found = search.judged(here, demand.load), [search.judged(each, demand.load) for each in found]
+    here, found = search.judged(here, demand.loads), [search.judged(each, demand.loads) for each in found]
     # Of equal cost the layout with the least strain wins, so that the next change is far.
     best = min(found, key=lambda each: rank(each, search), default=None)
     cause = _cause(search, demand, here, best)
@@ -67,6 +70,7 @@ def _larger(
         return _hopeless(model, search, here, best, cause, found)
     if moves_between(here.pools, best.pools) > budget:
         cut = within(search, model.mode, here.pools, best.pools, demand.grow, budget) if best.mode == here.mode else None
+        cut = search.judged(cut, demand.loads) if cut else None
         if cut is None or not _worth(cut, here, search, model.guards.hysteresis):
             code = ("budget", f"It would take {moves_between(here.pools, best.pools)} moves, {budget} are left this hour.")
             return _stay(here, search, cause, code, found)
@@ -92,11 +96,17 @@ def _affordable(here: Layouted, each: Layouted, budget: int) -> bool:
 
 
 def _worth(best: Layouted, here: Layouted, search: Search, hysteresis: float) -> bool:
+    """Whether `best` wins enough over all loads of late. Where it keeps the targets and `here` does not, it need not be
+    worse; else it must win clearly, so that noise moves nothing."""
+    was = here.in_time or 0.0
+    won = (best.in_time or 0.0) - was
+    eased = best.estimate.strain <= here.estimate.strain * (1 - hysteresis)
     if search.keeps(best.mode, best.estimate):
-        return missed(best, search) < missed(here, search) or not search.keeps(here.mode, here.estimate)
-    if best.in_time is None or here.in_time is None:
-        return best.estimate.strain < here.estimate.strain * (1 - hysteresis)
-    return best.in_time - here.in_time >= max(LEAST_GAIN, hysteresis * (1 - here.in_time))
+        mends = missed(best, search) < missed(here, search) or not search.keeps(here.mode, here.estimate)
+        return mends and (won >= SURE_GAIN or (won >= -SURE_GAIN and eased))
+    if was < HOPELESS and won >= 0 and eased:
+        return True
+    return won >= max(LEAST_GAIN, hysteresis * (1 - was))
 
 
 def _hopeless(

@@ -9,11 +9,15 @@ from statistics import median
 
 from controlplane.core.capacity import Corrections
 from controlplane.core.planner_types import Inputs, ModelNow, Peak, Span
-from controlplane.core.predict import DAY_S, predict, present_rate
+from controlplane.core.predict import DAY_S, RECENT_S, predict, present_rate, rate_around
 from controlplane.core.workload import Mix, Observed, Window, merged_mix
 
-MIX_S = 900.0
+MIX_S = 1800.0
 """The mix is that of the windows of so long: it shifts within an hour."""
+LOADS = 12
+"""Blocks of the last hour."""
+EXPECTED = 6
+"""How often the expected load counts beside them."""
 CLAMP = (0.5, 2.0)
 """A live ratio beyond these says more of a broken measurement than of the engine."""
 RATIOS = 10
@@ -27,8 +31,8 @@ class Demand:
     first and given up only as far as the second allows, which also holds the highest load of late."""
 
     inputs: Inputs
-    load: float
-    """Arrivals/s now or expected, whichever is more."""
+    loads: tuple[float, ...]
+    """Arrivals/s of the last hour's blocks of RECENT_S, and EXPECTED times what is expected: what a layout must stand."""
     grow: float
     keep: float
     idle: bool
@@ -69,7 +73,7 @@ def demand(model: ModelNow, now_s: float) -> Demand | None:
             itl_p99_ms=last.itl_p99_ms if last else None,
             peak=peak.why or "a scheduled peak" if peak else None,
         ),
-        load=max(rate, ahead.rate, scheduled),
+        loads=_loads(windows, max(ahead.rate, scheduled)),
         grow=max(rate, ahead.rate, scheduled) * (1 + guards.headroom),
         keep=max(rate, ahead.rate, scheduled, busiest) * (1 + guards.headroom),
         idle=not any(each.rate for each in _since(windows, guards.idle_s))
@@ -114,6 +118,12 @@ def _ratio(values: Iterable[float | None]) -> float:
     if len(known) < FEWEST_RATIOS:
         return 1.0
     return min(CLAMP[1], max(CLAMP[0], median(known)))
+
+
+def _loads(windows: Sequence[Window], expected: float) -> tuple[float, ...]:
+    end = windows[-1].until_s
+    blocks = (rate_around(windows, end - RECENT_S * back) for back in range(LOADS))
+    return (*(rate for rate in blocks if rate is not None), *[expected] * EXPECTED)
 
 
 def _since(windows: Sequence[Window], seconds: float) -> list[Window]:

@@ -28,8 +28,6 @@ MOST_GPUS = 1 << 20
 NOT_KEPT = 3
 """Worse than any number of missed targets that are out of reach."""
 HALF = 0.5
-AROUND = (0.9, 0.95, 1.0, 1.05, 1.1)
-"""Loads at which layouts are compared that all miss their targets, relative to the expected one."""
 Question = tuple[Load, tuple[EngineSpeed, int], tuple[EngineSpeed, int] | None, tuple[bool, ...], tuple[float, float]]
 MODEL_ERROR = 0.2
 """Half of an estimate's interval, relative: nine in ten latencies lie within it of the event simulation's."""
@@ -57,7 +55,7 @@ class Layouted:
     pools: tuple[PoolPlan, ...]
     estimate: Estimate
     in_time: float | None = None
-    """Share of requests in time over loads about the expected one; None: not looked at."""
+    """Share of requests in time over the loads of the last hour and the expected one; None: not looked at."""
 
 
 class Search:
@@ -160,12 +158,16 @@ class Search:
         known = gpu_table.GPUS.get(kind)
         return self.prices.get(kind, known.price_per_hour if known else 0.0)
 
-    def judged(self, layout: Layouted, rate: float) -> Layouted:
-        """With its share in time over loads about `rate`: near saturation a single load would say all or nothing."""
-        if rate <= 0 or not self.mix.cells:
+    def judged(self, layout: Layouted, loads: Sequence[float]) -> Layouted:
+        """With its share in time over all of `loads`, by their requests: near saturation a single load would say all or
+        nothing, and traffic that comes and goes within minutes is quicker than engines can follow."""
+        known = [rate for rate in loads if rate > 0]
+        if not known or not self.mix.cells:
             return replace(layout, in_time=1.0)
-        shares = [self.estimate(layout.mode, layout.pools, rate * factor).attained for factor in AROUND]
-        return replace(layout, in_time=math.fsum(shares) / len(shares))
+        roles = {pool.role: pool for pool in layout.pools}
+        answer = roles.get("decode") or roles["mixed"]
+        shares = [rate * met(*self._question(layout.mode, answer, roles.get("prefill"), rate)).attained for rate in known]
+        return replace(layout, in_time=math.fsum(shares) / math.fsum(known))
 
     # --- which there are -------------------------------------------------------------------------------------------------
 
@@ -317,18 +319,14 @@ def needed_gpus(model: ModelNow, rate: float, mix: Mix, burst: float = 1.0) -> i
     return min((each.estimate.gpus for each in search.smallest(model.mode, rate, room)), default=None)
 
 
-def better(one: Layouted, other: Layouted, search: Search) -> bool:
-    """Whether `one` is the better choice: targets kept, then the lower cost, then the lower strain; where neither keeps them
-    more requests in time, then the lower strain."""
-    return rank(one, search) < rank(other, search)
-
-
-def rank(layout: Layouted, search: Search) -> tuple[float, float, float]:
-    """Small is good."""
+def rank(layout: Layouted, search: Search) -> tuple[float, float, float, float]:
+    """Small is good: targets kept, then the lower cost, then more requests in time, then the lower strain. Where targets are
+    missed, more requests in time come first."""
     found = layout.estimate
+    share = round(found.attained if layout.in_time is None else layout.in_time, 2)
     if search.keeps(layout.mode, found):
-        return float(missed(layout, search)), round(found.cost_per_hour, 6), found.strain
-    return float(NOT_KEPT), -round(layout.in_time or found.attained, 2), found.strain
+        return float(missed(layout, search)), round(found.cost_per_hour, 6), -share, found.strain
+    return float(NOT_KEPT), -share, 0.0, found.strain
 
 
 def missed(layout: Layouted, search: Search) -> int:

@@ -80,14 +80,14 @@ def _season(windows: Sequence[Window], ahead_s: float) -> float | None:
     now_s = windows[-1].until_s
     changes = []
     for day in range(1, DAYS + 1):
-        before = _rate_around(windows, now_s - day * DAY_S)
-        after = _rate_around(windows, now_s - day * DAY_S + ahead_s)
+        before = rate_around(windows, now_s - day * DAY_S)
+        after = rate_around(windows, now_s - day * DAY_S + ahead_s)
         if before and after is not None:
             changes.append(after / before)
     return median(changes) if changes else None
 
 
-def _rate_around(windows: Sequence[Window], at_s: float) -> float | None:
+def rate_around(windows: Sequence[Window], at_s: float) -> float | None:
     """Mean rate in the RECENT_S before `at_s`."""
     near = [each.rate for each in _between(windows, at_s - RECENT_S, at_s)]
     return math.fsum(near) / len(near) if near else None
@@ -113,7 +113,7 @@ def _place(windows: Sequence[Window], at_s: float) -> int:
 def _slope(windows: Sequence[Window]) -> float | None:
     """Arrivals/s per second over the last blocks of RECENT_S: single minutes are mostly noise. None with too few blocks."""
     now_s = windows[-1].until_s
-    blocks = ((-RECENT_S * back, _rate_around(windows, now_s - RECENT_S * back)) for back in range(TREND_BLOCKS))
+    blocks = ((-RECENT_S * back, rate_around(windows, now_s - RECENT_S * back)) for back in range(TREND_BLOCKS))
     points = [(at_s, rate) for at_s, rate in blocks if rate is not None]
     if len(points) < TOO_FEW:
         return None
@@ -129,7 +129,7 @@ def _error(windows: Sequence[Window], ahead_s: float) -> float | None:
         count = _place(windows, end_s - ahead_s * back / 4 - ahead_s * 3 / 4)
         if count < TOO_FEW:
             break
-        then = _rate_around(windows, windows[count - 1].until_s + ahead_s)
+        then = rate_around(windows, windows[count - 1].until_s + ahead_s)
         if then is not None:
             misses.append(then - _expected(windows[:count], ahead_s)[0])
     return math.sqrt(math.fsum(miss * miss for miss in misses) / len(misses)) if len(misses) >= TOO_FEW else None

@@ -18,12 +18,13 @@ from controlplane.core.protocol import Role, Slo
 from controlplane.core.workload import Observed, Seen, Window, window_of
 
 TICK_S = 60.0
+PLAN_EVERY = 5
+"""Ticks of the planner: its guards let nothing happen sooner."""
 LOOK_S = 1.0
 """While an engine drains."""
 RETASK_S = 10.0
 """From drained to serving in the other pool: change of role and its proof."""
 FEWEST = 20
-KEPT_WINDOWS = 1440
 
 
 @dataclass
@@ -98,7 +99,7 @@ class Ticking:
         while self._arrived < len(self.arrivals) and self.arrivals[self._arrived].at_s < now:
             self._arrived += 1
         seen = [Seen(a.at_s, a.prompt_tokens, a.output_tokens) for a in self.arrivals[first : self._arrived]]
-        self.windows = [*self.windows[-KEPT_WINDOWS + 1 :], window_of(seen, now - TICK_S, now)]
+        self.windows.append(window_of(seen, now - TICK_S, now))
         ended = fleet.served[self._seen :]
         self._seen += len(ended)
         self.observed = [*self.observed[-30:], self._latencies(now, ended)]
@@ -149,6 +150,8 @@ class Planned(Ticking):
         self.plan_s: list[float] = []
 
     def decide(self, now: float, fleet: Fleet) -> None:
+        if len(self.windows) % PLAN_EVERY:
+            return
         moves = self.retasks.moves
         decision = propose(FleetNow((self._now(now, moves),)), now)
         for proposal in decision.proposals:

@@ -20,10 +20,10 @@ SEED = 20231116
 Curve = Sequence[tuple[float, float]]
 """(hour of the day, part of the recorded rate), in order; straight between them, and around midnight."""
 
-CHAT: Curve = ((0, 0.30), (2, 0.10), (6, 0.10), (9, 0.30), (17, 0.35), (18.5, 1.05), (22, 1.05), (23.5, 0.40))
-CODE: Curve = ((0, 0.05), (7, 0.10), (8.5, 1.60), (12, 1.70), (13, 1.20), (14, 1.70), (17, 1.60), (18, 0.10))
-DOCUMENTS: Curve = ((0, 0.35), (1, 0.45), (5, 0.45), (6.5, 0.03), (22.5, 0.03), (23.5, 0.25))
-STATIONARY: Mapping[str, Curve] = {"chat": ((0, 0.70),), "code": ((0, 0.60),), "documents": ((0, 0.05),)}
+CHAT: Curve = ((0, 0.20), (2, 0.05), (6, 0.05), (9, 0.15), (17, 0.20), (18.5, 0.75), (22, 0.75), (23.5, 0.25))
+CODE: Curve = ((0, 0.03), (7, 0.05), (8.5, 0.60), (12, 0.65), (13, 0.50), (14, 0.65), (17, 0.60), (18, 0.05))
+DOCUMENTS: Curve = ((0, 0.25), (1, 0.35), (5, 0.35), (6.5, 0.02), (22.5, 0.02), (23.5, 0.20))
+STATIONARY: Mapping[str, Curve] = {"chat": ((0, 0.35),), "code": ((0, 0.25),), "documents": ((0, 0.05),)}
 SHIFTING: Mapping[str, Curve] = {"chat": CHAT, "code": CODE, "documents": DOCUMENTS}
 
 
