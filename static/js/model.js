@@ -1,19 +1,19 @@
 // The page of one model. Live rows paint the head and the engines with every frame; charts and figures of the chosen time are asked
 // for anew when a frame comes and they are old enough. A panel that fails says so in its place.
-import { gate, modelUrl, read, setDown } from "./act.js";
+import { modelUrl, read, setDown } from "./act.js";
 import { makeCanary } from "./canary.js";
 import { now, setServerTime } from "./clock.js";
 import { isOpen } from "./dialog.js";
-import { attr, el, hide, redraw, text } from "./dom.js";
+import { el, redraw, text } from "./dom.js";
 import { follow } from "./follow.js";
-import { latencyText, MISSING, number, percent, rate, span } from "./format.js";
+import { number, span } from "./format.js";
 import { gettext } from "./i18n.js";
 import { key } from "./keys.js";
 import { failedPairs, paintMatrix } from "./matrix.js";
 import { makeCharts } from "./modelcharts.js";
 import { makeEngines } from "./modelengines.js";
+import { makeHead } from "./modelhead.js";
 import { makeModelKpis } from "./modelkpis.js";
-import { makeMode } from "./modeswitch.js";
 import { failed, guard } from "./panels.js";
 import { makeRange } from "./range.js";
 import { takeAway } from "./takeaway.js";
@@ -27,7 +27,6 @@ const first = JSON.parse(byId("first").textContent);
 setServerTime(first.now);
 const NAME = first.model.name;
 const TOPIC = `model:${NAME}`;
-const SLO_TARGET = 0.99;
 let facts = first.model;
 let refused = first.refused;
 
@@ -74,7 +73,7 @@ const PANELS = [
   { needs: ["waste"], everyMs: 60_000, paint: ({ waste }) => paintWaste(part("waste", "body"), waste.found), fail: failIn(part("waste", "body")) },
   { needs: ["pairs"], paint: ({ pairs }, state) => paintPairs(pairs.found, state), fail: failIn(part("pairs", "body")) },
   { needs: ["engines"], paint: ({ engines: { found } }) => keepFigures(found), fail: () => {} },
-  { needs: ["slo"], everyMs: 30_000, paint: ({ slo }) => paintSlo(slo.found), fail: () => paintSlo(null) },
+  { needs: ["slo"], everyMs: 30_000, paint: ({ slo }) => head.slo(slo.found, facts), fail: () => head.slo(null, facts) },
 ];
 
 function failIn(body) {
@@ -179,7 +178,7 @@ function keepFigures(found) {
   feeds.repaint();
 }
 
-// ---- the head
+// ---- what opens
 const taken = ({ url }) => location.assign(url);
 async function openMode(mode) {
   if (isOpen()) return;
@@ -191,58 +190,7 @@ async function openEngine(row, verb = null) {
   const dialog = await import("./enginedialog.js");
   dialog.openEngine(row, taken, verb);
 }
-const mode = makeMode((_row, wanted) => openMode(wanted));
-const list = el("dl", { class: "facts" });
-const link = (words, href, shortcut, className = "btn") => el("a", { class: className, href }, words, ...(shortcut ? [" ", el("kbd", {}, shortcut)] : []));
-const requests = link(gettext("Requests"), requestsUrl());
-const models = el("select", { class: "pick", "aria-label": gettext("Model") }, ...first.models.map((name) => el("option", { value: name, selected: name === NAME }, name)));
-models.addEventListener("change", () => location.assign(`${modelUrl(models.value)}${location.search}`));
-byId("head").append(mode.node, mode.note, list, el("span", { class: "end" }, models, requests, link(gettext("Rebalance"), modelUrl(NAME, "rebalance"), "b", "btn primary")));
-hide(models, first.models.length < 2);
-
-const fact = (words, className = "") => {
-  const value = el("dd");
-  list.append(el("div", { class: className }, el("dt", {}, words), value));
-  return value;
-};
-const owner = fact(gettext("owner"), "wide");
-const split = fact(gettext("split"));
-const within = fact(gettext("TTFT within SLO, 1 h"));
-const traffic = fact(gettext("traffic, 1 min"));
-const queue = fact(gettext("waiting now"), "wide");
-
-// What stands in for the live row until one comes.
-function desired() {
-  const pools = facts.pools.map(({ role, desired: wanted }) => [role, { desired: wanted, engines: 0, ready: facts.engines.filter((engine) => engine.role === role && engine.state === "ready").length, waiting: null }]);
-  return { name: NAME, mode: facts.mode, served_mode: facts.served_mode, requests_per_s: null, pools: Object.fromEntries(pools) };
-}
-
-const INK = { prefill: "p-ink", decode: "d-ink", mixed: "m-ink" };
-
-function paintSplit(row) {
-  const parts = Object.entries(row.pools).filter(([, pool]) => pool.desired || pool.engines);
-  const words = { prefill: gettext("prefill"), decode: gettext("decode"), mixed: gettext("mixed") };
-  redraw(split, JSON.stringify(parts.map(([role, pool]) => [role, pool.ready, pool.desired])), () =>
-    parts.flatMap(([role, pool], index) => [index ? " : " : "", el("span", { class: INK[role] }, `${number(pool.ready)}${pool.ready === pool.desired ? "" : ` / ${number(pool.desired)}`} ${words[role] ?? role}`)]),
-  );
-}
-
-function paintSlo(found) {
-  const all = found?.requests.value;
-  const good = all ? 1 - found.over_slo.value / all : null;
-  redraw(within, `${good}`, () => (good === null ? [MISSING] : [`${number(100 * good, 1)} % `, good < SLO_TARGET ? el("span", { class: "say bad" }, gettext("target %(n)s %", { n: number(100 * SLO_TARGET) })) : ""]));
-  attr(within, "title", found ? gettext("%(over)s of %(all)s requests began later than %(limit)s", { over: number(found.over_slo.value), all: number(all), limit: latencyText(facts.slo.ttft_ms) }) : null);
-}
-
-function paintHead(row) {
-  mode.paint(row);
-  paintSplit(row);
-  text(owner, facts.team || MISSING);
-  text(traffic, row.requests_per_s == null ? MISSING : gettext("%(n)s req/s", { n: rate(row.requests_per_s) }));
-  const waiting = Object.values(row.pools).map((pool) => pool.waiting);
-  text(queue, waiting.every((value) => value == null) ? MISSING : number(waiting.reduce((sum, value) => sum + (value ?? 0), 0)));
-  attr(requests, "href", requestsUrl());
-}
+const head = makeHead(byId("head"), { name: NAME, models: first.models, openMode, requestsUrl });
 
 // ---- once more, all of it
 const engines = makeEngines(byId("engines"), openEngine);
@@ -256,7 +204,7 @@ byId("range").append(
 );
 
 const paintBody = guard(byId("engines"), () => {
-  paintHead(rows.get(TOPIC) ?? desired());
+  head.paint(rows.get(TOPIC), facts);
   engines(rows.of("engine"), figuresOf, now(), range.words);
   canary(facts, refused);
   paintStale();

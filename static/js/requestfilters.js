@@ -15,7 +15,7 @@ const SELECTS = [
 ];
 const TAGS = { prefill: gettext("prefill"), decode: gettext("decode"), session: gettext("session"), arm: gettext("arm"), max_ttft_ms: gettext("TTFT at most, ms"), min_total_ms: gettext("total from, ms") };
 const LATE = ["500", "1000", "2000", "5000", "10000"];
-export const NAMES = [...SELECTS.map(([name]) => name), ...Object.keys(TAGS), "engine", "id", "slow", "retried", "min_ttft_ms"];
+const NAMES = [...SELECTS.map(([name]) => name), ...Object.keys(TAGS), "engine", "id", "slow", "retried", "min_ttft_ms"];
 
 // choices: of the closed lists; engines: [id, label, role, model]. changed() after each choice; the address is already new.
 export function makeFilters(form, choices, engines, changed) {
