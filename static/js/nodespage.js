@@ -16,6 +16,7 @@ import { takeAway } from "./takeaway.js";
 
 const TOPIC = "nodes";
 const SHOWN = 100; // cards at once: more is for the filter
+const AGAIN_MS = 10_000;
 const STATES = { all: gettext("all"), problem: gettext("silent or lost"), cordoned: gettext("cordoned"), spare: gettext("with spare GPUs") };
 const JOIN = ["python3 manage.py join-token NODE", "python3 manage.py agent --address ADDRESS"];
 const byId = (id) => document.getElementById(id);
@@ -105,14 +106,13 @@ function paintKpis(nodes, all) {
   meter(kpi.power.bar, [], 1);
 }
 
-let asking = false;
-// A node joined since the page was made: what the live rows do not tell is asked for once.
+let askedAt = 0;
+// A node joined since the page was made: what the live rows do not tell is asked for again.
 async function renew() {
-  if (asking) return;
-  asking = true;
+  if (Date.now() - askedAt < AGAIN_MS) return;
+  askedAt = Date.now();
   const { ok, document: found } = await read("/data/nodes");
   if (ok) facts = new Map(found.map((node) => [node.name, node]));
-  asking = ok ? false : asking;
 }
 
 function empty() {
