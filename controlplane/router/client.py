@@ -46,7 +46,9 @@ _LEFT = (7, 8)
 """TCP_CLOSE and TCP_CLOSE_WAIT of Linux's tcp_states.h."""
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection:
+    """An `asyncio.Protocol` by its methods alone: compiled classes have no base classes that are not."""
+
     def __init__(self, handler: Handler, limits: Limits) -> None:
         self._handler = handler
         self._limits = limits
@@ -182,6 +184,9 @@ class ClientConnection(asyncio.Protocol):
         if self.source is not None:
             self.source.resume()
         self._advance()
+
+    def eof_received(self) -> None:
+        """The transport closes itself then."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True

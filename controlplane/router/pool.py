@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from typing import cast
 from urllib.parse import urlsplit
 
 from controlplane.router import courses
@@ -45,8 +46,8 @@ class Pool:
         try:
             async with asyncio.timeout(None) as patience:
                 self._connecting[patience] = time.monotonic() + self._limits.connect_s
-                transport, connection = await loop.create_connection(
-                    lambda: EngineConnection(self._idled, self._gone), self._host, self._port
+                transport, protocol = await loop.create_connection(
+                    lambda: cast(asyncio.Protocol, EngineConnection(self._idled, self._gone)), self._host, self._port
                 )
         except (OSError, TimeoutError) as error:
             raise ConnectFailed(type(error).__name__) from error
@@ -55,6 +56,7 @@ class Pool:
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = cast(EngineConnection, protocol)
         self._busy.add(connection)
         return connection
 

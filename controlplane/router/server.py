@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from controlplane.core import signing
 from controlplane.core.protocol import CacheEra
@@ -105,7 +105,7 @@ class Server:
             work.append(follow_file(options.table, self._tables))
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: ClientConnection(router, options.limits), sock=self._listener, backlog=2048
+            lambda: cast(asyncio.Protocol, ClientConnection(router, options.limits)), sock=self._listener, backlog=2048
         )
         tasks = [loop.create_task(each) for each in work]
         if router.siblings is not None:

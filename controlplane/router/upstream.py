@@ -55,7 +55,9 @@ Flow = Callable[[bytes, float], bool]
 """A read that begins where a chunk may, and when it came (monotonic) -> whether it was taken; else it is read closely."""
 
 
-class EngineConnection(asyncio.Protocol):
+class EngineConnection:
+    """An `asyncio.Protocol` by its methods alone: compiled classes have no base classes that are not."""
+
     def __init__(self, on_idle: Callable[[EngineConnection], None], on_gone: Callable[[EngineConnection], None]) -> None:
         self._on_idle = on_idle
         self._on_gone = on_gone
@@ -154,6 +156,15 @@ class EngineConnection(asyncio.Protocol):
                 self._read_head(data)
         except (framing.BadFraming, httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.fail(Fault("protocol"))
+
+    def eof_received(self) -> None:
+        """The transport closes itself then."""
+
+    def pause_writing(self) -> None:
+        """A request is written whole, however slowly an engine takes it."""
+
+    def resume_writing(self) -> None:
+        pass
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
