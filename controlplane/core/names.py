@@ -43,6 +43,7 @@ ENV_VLLM_PYTHON = "TWINPOOL_VLLM_PYTHON"  # interpreter that can import vllm
 ENV_ADMIN_PASSWORD = "TWINPOOL_ADMIN_PASSWORD"  # of the first admin user; read by seed_fleet alone
 ENV_CONSOLE_ORIGINS = "TWINPOOL_CONSOLE_ORIGINS"  # comma-separated origins allowed to open the console and its sockets
 ENV_TRUSTED_PROXIES = "TWINPOOL_TRUSTED_PROXIES"  # comma-separated addresses of proxies in front of the console
+ENV_ROUTER_BUILDS = "TWINPOOL_ROUTER_BUILDS"  # folder of compiled routers; default: .compiled in the checkout
 ENV_KV_EVENTS = "TWINPOOL_KV_EVENTS"  # tcp://address:port of an indexer, for engines started from now on
 ENV_SMTP_URL = "TWINPOOL_SMTP_URL"  # smtps://user:password@host of the server that sends alerts by e-mail; a secret
 ENV_METRICS = "TWINPOOL_METRICS"  # address:port on which a control worker or ingest serves /metrics

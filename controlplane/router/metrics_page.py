@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from controlplane.router import compiled
 from controlplane.router.counters import Counters, Page
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 def render(router: Router) -> bytes:
     page, counters = Page(), router.counters
+    page.family("twinpool_router_processes", "gauge", "By how their code runs.", [({"code": compiled.code()}, 1)])
     page.family("twinpool_router_in_flight", "gauge", "Requests being served.", [({}, counters.in_flight)])
     page.family("twinpool_router_connections", "gauge", "Open client connections.", [({}, len(router.clients))])
     page.family(

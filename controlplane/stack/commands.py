@@ -23,6 +23,8 @@ Twinpool:
   bench       run a benchmark: bench NAME
   prove-rebalance
               change pools and modes under streams, on a fleet of its own, and check that nothing is lost
+  compile-router
+              build the router's hot modules as C extensions
   engine-env  install the environment of real engines
   join-token  print the token with which another machine's agent joins
   agent       be that agent
@@ -120,6 +122,12 @@ def _prove(arguments: list[str]) -> int:
     from controlplane.proof import command
 
     return command.run(arguments)
+
+
+def _compile_router(arguments: list[str]) -> int:
+    from controlplane.stack import compile_router
+
+    return compile_router.run(arguments)
 
 
 def _engine_env(arguments: list[str]) -> int:
@@ -231,6 +239,7 @@ _COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "bench": _bench,
     "prove-rebalance": _prove,
     "prove_rebalance": _prove,
+    "compile-router": _compile_router,
     "engine-env": _engine_env,
     "join-token": _join_token,
     "agent": _agent,
