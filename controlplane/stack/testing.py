@@ -22,6 +22,7 @@ from typing import IO, Any
 import pytest
 
 from controlplane.core import names
+from controlplane.router import compiled
 from controlplane.stack import endpoints, lifeline
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder
@@ -152,6 +153,25 @@ os.environ |= {
     names.ENV_DATABASE_OWNER_URL: SERVERS.postgres.urls.owner,
     names.ENV_VALKEY_URL: SERVERS.valkey.url,
 }
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--compiled-router", action="store_true", help="test the router that manage.py compile-router built, not its source"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--compiled-router"):
+        os.environ[names.ENV_ROUTER_BUILDS] = str(SERVERS.state.path / "no-builds")
+        return
+    problem = compiled.put_in_place()
+    if compiled.code() == "interpreted":
+        raise pytest.UsageError(problem or "there is no compiled router: run manage.py compile-router first")
+
+
+def pytest_report_header() -> str:
+    return f"router: {compiled.code()}"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.router import courses, framing
+from controlplane.router.client import ClientConnection
 from controlplane.router.courses import Course, Pause
 from controlplane.router.errors import ApiError
 from controlplane.router.gathering import Gathering
 from controlplane.router.heads import Heads
+from controlplane.router.legs import Collector
 from controlplane.router.limits import Limits
 from controlplane.router.reading import ClientRequest, RequestParser
 from controlplane.router.relay import Relay
@@ -137,7 +139,7 @@ class Wire:
         return None
 
     def abort(self) -> None:
-        pass
+        self.written.append(b"aborted")
 
     def pause_reading(self) -> None:
         pass
@@ -160,20 +162,13 @@ def feed(sink: Any, pieces: list[bytes]) -> EngineConnection:
 # --- streams ---
 
 
-class Client:
-    """As a relay sees one."""
+class Application:
+    """As a client's connection sees one that is never asked for anything."""
 
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
+    stopping = False
 
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-    def follow(self, source: Any) -> None:
+    def opened(self, client: ClientConnection) -> None:
         pass
-
-    def abort(self) -> None:
-        self.written.append(b"aborted")
 
 
 class Engine:
@@ -181,9 +176,11 @@ class Engine:
 
 
 def relayed(pieces: list[bytes], strip_usage: bool) -> tuple[Relay, list[bytes]]:
-    client = Client()
+    wire = Wire()
+    client = ClientConnection(Application(), Limits())  # type: ignore[arg-type]
+    client.connection_made(wire)  # type: ignore[arg-type]
     relay = Relay(
-        client,  # type: ignore[arg-type]
+        client,
         lambda content_type, length: b"",
         Limits(),
         Engine(),
@@ -195,7 +192,7 @@ def relayed(pieces: list[bytes], strip_usage: bool) -> tuple[Relay, list[bytes]]
         keeps=True,
     )
     feed(relay, [b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n", *pieces])
-    return relay, client.written
+    return relay, wire.written
 
 
 def event(document: Any) -> bytes:
@@ -286,19 +283,17 @@ async def test_a_course_that_waits_for_something_else_goes_on_as_a_task() -> Non
 
 @pytest.mark.parametrize("waits_for", ["pause", "task that has not begun", "task"])
 async def test_a_cancelled_course_is_told_wherever_it_waits(waits_for: str) -> None:
-    left: list[str] = []
-
-    class Watched(Pause[int]):
-        def left(self) -> None:
-            left.append("pause")
+    told: list[str] = []
+    leg = Collector(100)
+    leg.connection = EngineConnection(lambda _: None, lambda _: None)
 
     async def work() -> None:
         try:
             if waits_for != "pause":
                 await asyncio.sleep(3600)
-            await Watched().wait()
+            await leg.wait()
         except asyncio.CancelledError:
-            left.append("cancelled")
+            told.append("cancelled")
             raise
 
     course = Course(work(), asyncio.ensure_future)
@@ -309,7 +304,8 @@ async def test_a_cancelled_course_is_told_wherever_it_waits(waits_for: str) -> N
     for _ in range(10):
         await asyncio.sleep(0)
     assert course.done()
-    assert left == (["pause", "cancelled"] if waits_for == "pause" else ["cancelled"])
+    assert told == ["cancelled"]
+    assert (leg.connection is None) == (waits_for == "pause")  # a leg that is waited for is ended
     course.cancel()
 
 
