@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -103,6 +104,14 @@ def wait_ready(port: int, name: str, timeout_s: float = 60.0) -> None:
             pass
         time.sleep(0.2)
     sys.exit(f"{name} does not answer on port {port}.")
+
+
+def code_of(port: int) -> str:
+    """How our router at `port` runs: "compiled" or "interpreted"."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        found = re.search(r'twinpool_router_processes\{code="(\w+)"\}', answer.read().decode())
+    return found[1] if found else "unknown"
 
 
 def family(pid: int) -> list[psutil.Process]:

@@ -7,6 +7,7 @@ Engines and load are small C programs (router_race/) on one core; each router ha
 The figure is processor time a request, user and system, of all threads of the router, which a busy machine changes least.
 Medians of the repeats are printed. A peer with {engines} in its command runs where one engine does all, one with {prefill}
 where a request is split. Ratios are to a scenario's first peer; the limits are for vllm-router 0.1.17. Ours checks API keys.
+It is the compiled one (manage.py compile-router) when a current build is there: its line says which it is.
 
 Scenarios: short; long32k (32 KB of prompt); stream128 (128 events); pd64 (prefill, then 64 events from the decode); pd32k
 (the same with 32 KB); paced (pd64 with an event every 5 ms).
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _race import MODEL, compiled, cores, cpu_s, free_port, rss_bytes, running, start_engines, table, wait_ready
+from _race import MODEL, code_of, compiled, cores, cpu_s, free_port, rss_bytes, running, start_engines, table, wait_ready
 
 RSS_LIMIT = 80e6
 WARM_S = 0.7
@@ -84,7 +85,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="twinpool-bench-") as made:
         folder = Path(made)
         compiled(folder)
-        print("scenario   router            CPU/request  ratio  requests/s   first byte     RSS")
+        print("scenario   router             CPU/request  ratio  requests/s   first byte     RSS")
         for name in names:
             missed += _race(folder, name, SCENARIOS[name], options)
     print(f"load average of {os.cpu_count()} cores: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
@@ -124,7 +125,7 @@ def _start(
         filled = command.format(port=port, aux=free_port(), engines=f"{first} {second}", prefill=first, decode=second)
         process = stack.enter_context(running(filled.split(), cores()[0], folder / f"{name}.log"))
         wait_ready(port, name)
-        racers.append(Racer(name, port, process))
+        racers.append(Racer(f"ours, {code_of(port)}" if name == "ours" else name, port, process))
     return racers
 
 
@@ -150,7 +151,7 @@ def _print(name: str, racer: Racer, first: Racer) -> None:
     cpu_us, per_second = racer.median("cpu_us"), racer.median("per_second")
     failures = sum(row["failed"] + row["cut_short"] for row in racer.rows)
     print(
-        f"{name:10} {racer.name:16} {cpu_us:9.0f} us {cpu_us / first.median('cpu_us'):5.2f}x {per_second:11,.0f}"
+        f"{name:10} {racer.name:17} {cpu_us:9.0f} us {cpu_us / first.median('cpu_us'):5.2f}x {per_second:11,.0f}"
         f" {racer.median('first_byte_p50_us'):9,.0f} us {racer.median('rss') / 1e6:4.0f} MB"
         + (f"  {failures:.0f} failed" if failures else ""),
         flush=True,
