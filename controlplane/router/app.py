@@ -28,7 +28,7 @@ from controlplane.router.paths import ENDPOINTS, Endpoint, normalise, query_valu
 from controlplane.router.peers import Peers
 from controlplane.router.probes import answers_health, probe
 from controlplane.router.reading import ClientRequest
-from controlplane.router.record import Sampler
+from controlplane.router.sampling import Sampler
 from controlplane.router.siblings import Siblings
 from controlplane.router.upstream import Fault
 from controlplane.router.watches import Watches

@@ -32,11 +32,12 @@ MODULES = (
         f"controlplane.router.{name}"
         for name in (
             "admission", "answers", "bodies", "breaker", "budget", "client", "counters", "courses", "errors", "exchange",
-            "fields", "flows", "framing", "gathering", "handoff", "heads", "identity", "ledger", "legs", "limits", "paths",
+            "fields", "framing", "gathering", "handoff", "heads", "identity", "ledger", "legs", "limits", "paths",
             "pool", "prefixes", "reading", "record", "relay", "split", "sse", "upstream", "usage", "wholly",
         )
     ),
 )  # fmt: skip
+_NAME_LENGTH = 24
 _SEEN_BY_MODULES = ("common", "core", "router")
 """Packages whose types and constants are compiled in."""
 
@@ -53,15 +54,15 @@ def current() -> Path:
         for file in sorted((ROOT / "controlplane" / package).glob("*.py")):
             digest.update(f"\n{package}/{file.name}\n".encode() + file.read_bytes())
     digest.update(SETUP.read_bytes())
-    return builds() / digest.hexdigest()[:24]
+    return builds() / digest.hexdigest()[:_NAME_LENGTH]
 
 
 def put_in_place() -> str | None:
     """From now on the modules are imported from the current build, if there is one. Otherwise returns why not, if somebody
     built one: it is out of date or cannot be read. Call it before any of the modules is imported."""
-    if not builds().is_dir():
-        return None
     try:
+        if not builds().is_dir() or not any(is_build(each) for each in builds().iterdir()):
+            return None
         found = files(current())
     except OSError as error:
         return f"the compiled router cannot be read ({error.strerror}): running interpreted"
@@ -74,6 +75,11 @@ def put_in_place() -> str | None:
 def code() -> str:
     """How this process runs its hot modules: "compiled" or "interpreted"."""
     return "compiled" if any(isinstance(finder, _Finder) for finder in sys.meta_path) else "interpreted"
+
+
+def is_build(folder: Path) -> bool:
+    """Whether it is a build by its name, of whatever source."""
+    return len(folder.name) == _NAME_LENGTH and folder.is_dir()
 
 
 def files(build: Path) -> dict[str, Path]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
+from controlplane.common.locks import held
 from controlplane.core.names import ENV_ROUTER_BUILDS
 from controlplane.router import compiled
 from controlplane.stack.errors import StackError
@@ -42,16 +44,25 @@ def run(arguments: list[str]) -> int:
         print(f"twinpool: the compiled router is up to date: {build}")
         return 0
     _require_tools()
-    print("twinpool: compiling the router (about a minute)", flush=True)
-    began = time.monotonic()
-    compiled.builds().mkdir(mode=0o755, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="making-", dir=compiled.builds()) as made:
-        _compile(Path(made), level, build)
-    for older in compiled.builds().iterdir():
-        if older != build and not older.name.startswith("making-"):
-            shutil.rmtree(older, ignore_errors=True)
-    print(f"twinpool: compiled in {time.monotonic() - began:.0f} s; routers use it once they are started again")
+    compiled.builds().mkdir(parents=True, exist_ok=True)
+    waits = partial(print, "twinpool: another process is compiling it: waiting for it", flush=True)
+    with held(compiled.builds() / "lock", wait_s=math.inf, waits=waits):
+        if not compiled.files(build):
+            print("twinpool: compiling the router (about a minute)", flush=True)
+            _clear(keep=build)
+            began = time.monotonic()
+            _compile(compiled.builds() / "making", level, build)
+            print(f"twinpool: compiled in {time.monotonic() - began:.0f} s")
+        _clear(keep=build)
+    print("twinpool: routers use it once they are started again")
     return 0
+
+
+def _clear(keep: Path) -> None:
+    """Removes older builds, and what an interrupted command has left."""
+    for folder in compiled.builds().iterdir():
+        if folder.is_dir() and (folder != keep or not compiled.files(keep)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _require_tools() -> None:
@@ -84,11 +95,7 @@ def _compile(folder: Path, level: int, build: Path) -> None:
     checked = folder / build.name
     result.rename(checked)
     _child(["-c", _CHECK], compiled.ROOT, {ENV_ROUTER_BUILDS: str(folder), "PYTHONPATH": str(compiled.ROOT)})
-    try:
-        checked.rename(build)
-    except OSError as error:
-        if not compiled.files(build):  # somebody else may have been first
-            raise StackError(f"cannot put the build at {build}: {error.strerror}; remove what is there") from error
+    checked.rename(build)
 
 
 def _child(arguments: list[str], cwd: Path, more: dict[str, str] | None = None) -> None:

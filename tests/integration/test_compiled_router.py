@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from pathlib import Path
 
@@ -44,7 +43,7 @@ async def test_a_compiled_router_serves_until_its_source_is_another(
     assert compile_router.run([]) == 0
     assert "up to date" in capsys.readouterr().out
     build = compiled.current()
-    assert list(compiled.builds().iterdir()) == [build]
+    assert [each for each in compiled.builds().iterdir() if each.is_dir()] == [build]
 
     page = await served(tmp_path)
     assert 'twinpool_router_processes{code="compiled"} 1' in page
@@ -56,7 +55,6 @@ async def test_a_compiled_router_serves_until_its_source_is_another(
     assert 'code="interpreted"' in page
     assert 'code="compiled"' not in page
     assert (tmp_path / "router.log").read_text().count("running interpreted") == 1
-    assert os.listdir(compiled.builds()) == ["0" * len(build.name)]
 
 
 def test_without_a_compiler_the_command_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

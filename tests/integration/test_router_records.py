@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.core.codec import decode, encode
 from controlplane.core.protocol import ITL_BOUNDS_MS, RequestRow, Slo
-from controlplane.router.record import Sampler, gap_counts
+from controlplane.router.record import gap_counts
+from controlplane.router.sampling import Sampler
 from tests.integration import router_engine as act
 from tests.integration.router_kit import QUICK, TEXT, Kit, fakes, pair, running, split_model, whole_model
 

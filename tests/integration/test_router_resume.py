@@ -24,6 +24,7 @@ from tests.integration.router_kit import (
     until,
     whole_model,
 )
+from tests.integration.test_router_keys import ask, key
 
 NOVEL = [word + (" \n" if index % 7 == 6 else "") for index, word in enumerate(words("a novel", 60))]
 """What a model has to say, token by token; some end with white space."""
@@ -318,14 +319,15 @@ async def test_a_carried_on_stream_says_nothing_about_what_a_prefix_cache_held(t
 
 
 async def test_a_stream_that_lacked_only_its_end_is_charged_for_what_was_sent(tmp_path: Path) -> None:
-    charged: list[int] = []
-    async with fakes("e1") as engines, running(tmp_path, whole_model(*engines)) as kit:
-        kit.router.quotas.settle = lambda charge, tokens: charged.append(tokens)  # type: ignore[method-assign]
+    keys = (key("k", tokens_per_minute=10_000),)
+    async with fakes("e1") as engines, running(tmp_path, whole_model(*engines), require_key=True, keys=keys) as kit:
         engines[0].acts = [novelist(dies_after=30)]
-        engines[0].always = novelist()
-        assert parse_events((await kit.post(GREEDY)).content)[-1] == "[DONE]"
-        await until(lambda: charged)
-    assert charged == [30]
+        usual, engines[0].always = engines[0].always, novelist()
+        assert parse_events((await ask(kit, "k", GREEDY)).content)[-1] == "[DONE]"
+        await until(kit.idle)
+        engines[0].always = usual
+        after = await ask(kit, "k", {**TEXT, "prompt": "hi"})
+    assert int(after.headers["x-ratelimit-remaining-tokens"]) == 10_000 - 30 - 4  # 4: the estimate of what asks
 
 
 async def test_a_stream_goes_on_in_the_mode_that_its_model_has_by_then(tmp_path: Path) -> None:
