@@ -9,7 +9,6 @@ close it when the engine is replaced. Pure: times come in as numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 MAX_BLOCKS = 100_000
@@ -22,15 +21,17 @@ LEAST_TRUST = 0.05
 """Enough to notice that an engine's cache works again."""
 
 
-@dataclass(frozen=True, slots=True)
 class Prefix:
     """A prompt as its chain of whole blocks."""
 
-    keys: Sequence[int] = ()
-    ends: Sequence[int] = ()
-    """Where each block ends, in any unit; may go on beyond `keys`."""
-    size: int = 1
-    """Of the whole prompt, in the unit of `ends`; at least 1."""
+    __slots__ = ("ends", "keys", "size")
+
+    def __init__(self, keys: Sequence[int] = (), ends: Sequence[int] = (), size: int = 1) -> None:
+        self.keys = keys
+        self.ends = ends
+        """Where each block ends, in any unit; may go on beyond `keys`."""
+        self.size = size
+        """Of the whole prompt, in the unit of `ends`; at least 1."""
 
     def tokens(self, blocks: int, prompt_tokens: int) -> int:
         """How many of a prompt's tokens its first `blocks` blocks are."""

@@ -8,7 +8,6 @@ values come in as integers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from controlplane.core.pairing import may_pair, moved_on, open_compats, why_not_paired
@@ -38,8 +37,7 @@ C = TypeVar("C", bound=Candidate)
 # --- Paths ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     path: Path
     reason: Reason
     arm: str = MAIN
@@ -80,8 +78,8 @@ def decide_path(model: ModelRoute, engines: Sequence[Candidate], request: Reques
     if arm != MAIN and (decision.path is Path.NONE or decision.reason in _NO_PAIR):
         instead = _path(model, engines, request, MAIN, model.mode)
         if instead.path is not Path.NONE:
-            return replace(instead, reason=Reason.CANARY_UNAVAILABLE, canary=True)
-    return replace(decision, canary=True)
+            return instead._replace(reason=Reason.CANARY_UNAVAILABLE, canary=True)
+    return decision._replace(canary=True)
 
 
 def _path(model: ModelRoute, engines: Sequence[Candidate], request: Request, arm: str, mode: Mode) -> Decision:
@@ -140,15 +138,23 @@ def conditional_reason(model: ModelRoute, engines: Sequence[C], request: Request
 NOTHING = Estimate(0.0, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
 class Choice(Generic[C]):
     """`engine` is None when nothing was left; `rejected` then says why, engine by engine."""
 
-    engine: C | None
-    estimate: Estimate = NOTHING
-    rejected: tuple[tuple[str, str], ...] = field(default=())
-    others: tuple[tuple[str, float], ...] = field(default=())
-    """The two best engines that were not chosen, with their scores in seconds; best first."""
+    __slots__ = ("engine", "estimate", "others", "rejected")
+
+    def __init__(
+        self,
+        engine: C | None,
+        estimate: Estimate = NOTHING,
+        rejected: tuple[tuple[str, str], ...] = (),
+        others: tuple[tuple[str, float], ...] = (),
+    ) -> None:
+        self.engine = engine
+        self.estimate = estimate
+        self.rejected = rejected
+        self.others = others
+        """The two best engines that were not chosen, with their scores in seconds; best first."""
 
     @property
     def seconds(self) -> float:

@@ -8,7 +8,7 @@ bandwidth. See `manage.py bench routing_quality` for what these two constants do
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from controlplane.core.protocol import EngineRoute
@@ -32,6 +32,8 @@ FULL_SAMPLE_BYTES = 64_000_000
 MAX_LINKS = 1024
 
 Leg = Literal["prefill", "decode", "whole"]
+
+NOTHING_CACHED: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
@@ -86,21 +88,23 @@ class Links:
                 del self._bytes_per_s[next(iter(self._bytes_per_s))]
 
 
-@dataclass(slots=True)
 class Load:
     """What this router has reserved on one engine. Tokens are estimates made on choice; the same amounts are given back."""
 
-    in_flight: int = 0
-    prefill_tokens: int = 0
-    """Uncached prompt tokens of legs that have not finished their prefill."""
-    decode_tokens: int = 0
-    """Expected output tokens of open legs."""
-    kv_tokens: int = 0
-    """Of its KV cache, as far as open legs need it for prompts and answers."""
-    last_prefill_end: float | None = None
-    """Unix seconds."""
-    elsewhere: int = 0
-    """Of `in_flight`, the legs of other router processes, where those are known."""
+    __slots__ = ("decode_tokens", "elsewhere", "in_flight", "kv_tokens", "last_prefill_end", "prefill_tokens")
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.prefill_tokens = 0
+        """Uncached prompt tokens of legs that have not finished their prefill."""
+        self.decode_tokens = 0
+        """Expected output tokens of open legs."""
+        self.kv_tokens = 0
+        """Of its KV cache, as far as open legs need it for prompts and answers."""
+        self.last_prefill_end: float | None = None
+        """Unix seconds."""
+        self.elsewhere = 0
+        """Of `in_flight`, the legs of other router processes, where those are known."""
 
     @property
     def own_in_flight(self) -> int:
@@ -119,17 +123,19 @@ class Load:
         """Called after every change of what is reserved here, for loads that others look at."""
 
 
-@dataclass(slots=True)
 class Reservation:
     """One leg's share of a Load. `prefill_done` and `release` may be called in any order, any number of times."""
 
-    load: Load
-    prefill_tokens: int
-    decode_tokens: int
-    kv_tokens: int = 0
-    ahead_tokens: int = 0
-    """Prompt tokens that were reserved before this leg."""
-    open: bool = True
+    __slots__ = ("ahead_tokens", "decode_tokens", "kv_tokens", "load", "open", "prefill_tokens")
+
+    def __init__(self, load: Load, prefill_tokens: int, decode_tokens: int, kv_tokens: int, ahead_tokens: int) -> None:
+        self.load = load
+        self.prefill_tokens = prefill_tokens
+        self.decode_tokens = decode_tokens
+        self.kv_tokens = kv_tokens
+        self.ahead_tokens = ahead_tokens
+        """Prompt tokens that were reserved before this leg."""
+        self.open = True
 
     def prefill_done(self) -> None:
         self.load.prefill_tokens -= self.prefill_tokens
@@ -176,22 +182,33 @@ class Candidate(Protocol):
         ...
 
 
-@dataclass(slots=True)
 class Request:
     """What a decision needs of a request. Tokens are estimates until an engine has counted them."""
 
-    prompt_tokens: int
-    output_tokens: int
-    session: int
-    """A 64-bit hash: of the session if the client named one, else of the request."""
-    splittable: bool = True
-    generates: bool = True
-    """False for paths that are never split."""
-    blind: bool = False
-    """What other routers have reserved is not known now: only two candidates that its hash picks are compared, so that
-    routers do not all choose the same engine."""
-    cached: Mapping[str, int] = field(default_factory=dict)
-    """Engine id -> tokens of the prompt that its KV cache holds, as far as is known now."""
+    __slots__ = ("blind", "cached", "generates", "output_tokens", "prompt_tokens", "session", "splittable")
+
+    def __init__(
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        session: int,
+        splittable: bool = True,
+        generates: bool = True,
+        blind: bool = False,
+        cached: Mapping[str, int] = NOTHING_CACHED,
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.session = session
+        """A 64-bit hash: of the session if the client named one, else of the request."""
+        self.splittable = splittable
+        self.generates = generates
+        """False for paths that are never split."""
+        self.blind = blind
+        """What other routers have reserved is not known now: only two candidates that its hash picks are compared, so that
+        routers do not all choose the same engine."""
+        self.cached = cached
+        """Engine id -> tokens of the prompt that its KV cache holds, as far as is known now."""
 
     def uncached(self, engine: str) -> int:
         """Prompt tokens the engine has to compute or to fetch: at least one, as engines always compute the last."""
@@ -207,13 +224,16 @@ class Source(NamedTuple):
     """Tokens -> bytes to move."""
 
 
-class Estimate(NamedTuple):
+class Estimate:
     """Seconds; `ahead` + `own` until the engine could answer, were its `weight` 1."""
 
-    ahead: float
-    own: float
-    score: float
-    """What engines are compared by: `own` counts more for uncached tokens, and an engine's low weight adds to all of it."""
+    __slots__ = ("ahead", "own", "score")
+
+    def __init__(self, ahead: float, own: float, score: float) -> None:
+        self.ahead = ahead
+        self.own = own
+        self.score = score
+        """What engines are compared by: `own` counts more for uncached tokens, an engine's low weight adds to all of it."""
 
 
 def estimate(leg: Leg, engine: Candidate, request: Request, source: Source | None = None) -> Estimate:

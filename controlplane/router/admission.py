@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -59,18 +58,27 @@ class OwnBook:
         return ()
 
 
-@dataclass(slots=True)
 class Charge:
     """One request's share of its team's minute."""
 
-    lines: bytes = b""
-    """x-ratelimit-* header lines of the answer."""
-    refused: ApiError | None = None
-    """Set: the request must not go on."""
-    team: str | None = None
-    """None: nothing was counted."""
-    at_s: int = 0
-    tokens: int = 0
+    __slots__ = ("at_s", "lines", "refused", "team", "tokens")
+
+    def __init__(
+        self,
+        lines: bytes = b"",
+        refused: ApiError | None = None,
+        team: str | None = None,
+        at_s: int = 0,
+        tokens: int = 0,
+    ) -> None:
+        self.lines = lines
+        """x-ratelimit-* header lines of the answer."""
+        self.refused = refused
+        """Set: the request must not go on."""
+        self.team = team
+        """None: nothing was counted."""
+        self.at_s = at_s
+        self.tokens = tokens
 
 
 NOTHING = Charge()

@@ -7,7 +7,6 @@ here, so what was judged is what the engine sees; a key that is there already ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -47,17 +46,21 @@ MAX_TOKEN_IDS = 1_000_000
 """A longer list of token ids fits no model, and is not looked through."""
 
 
-@dataclass(slots=True)
 class Body:
     """A parsed request body. `raw` is what the client sent; with `rewritten` it is no longer what `data` says."""
 
-    data: dict[str, Any]
-    raw: bytes
-    rewritten: bool
-    model: str
-    stream: bool
-    asked_usage: bool
-    """The client itself wants the usage chunk of a stream."""
+    __slots__ = ("asked_usage", "data", "model", "raw", "rewritten", "stream")
+
+    def __init__(
+        self, data: dict[str, Any], raw: bytes, rewritten: bool, model: str, stream: bool, asked_usage: bool
+    ) -> None:
+        self.data = data
+        self.raw = raw
+        self.rewritten = rewritten
+        self.model = model
+        self.stream = stream
+        self.asked_usage = asked_usage
+        """The client itself wants the usage chunk of a stream."""
 
 
 def parse(raw: bytes, limits: Limits) -> Body:

@@ -27,13 +27,14 @@ SETUP = ROOT / "controlplane" / "stack" / "router_setup.py"
 """What compiles them; run in a copy of the source."""
 
 MODULES = (
-    *(f"controlplane.core.{name}" for name in ("eras", "kvindex", "ratelimit")),
+    *(f"controlplane.core.{name}" for name in ("eras", "kvindex", "pairing", "ratelimit", "routing", "scoring")),
     *(
         f"controlplane.router.{name}"
         for name in (
-            "admission", "answers", "bodies", "breaker", "budget", "client", "counters", "courses", "errors", "exchange",
-            "fields", "framing", "gathering", "handoff", "heads", "identity", "ledger", "legs", "limits", "paths",
-            "pool", "prefixes", "reading", "record", "relay", "split", "sse", "upstream", "usage", "wholly",
+            "admission", "answers", "app", "bodies", "breaker", "budget", "client", "counters", "courses", "engines",
+            "errors", "exchange", "expiry", "fields", "flows", "framing", "gathering", "handoff", "heads", "identity",
+            "ledger", "legs", "limits", "loads", "paths", "pool", "prefixes", "reading", "record", "relay", "sampling",
+            "split", "sse", "upstream", "usage", "wholly",
         )
     ),
 )  # fmt: skip

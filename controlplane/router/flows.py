@@ -18,8 +18,10 @@ async def serve(x: Exchange) -> None:
     """Answers the client. Raises ApiError if no engine could, before or after a part of the answer was sent."""
     try:
         await _legs(x)
-    except resume.StreamBroken as broken:
-        await resume.go_on(x, broken, lambda: _legs(x))
+        return
+    except resume.StreamBroken as error:
+        broken = error.with_traceback(None)
+    await resume.go_on(x, broken, lambda: _legs(x))  # out here, because it waits: see docs/router-performance.md
 
 
 async def _legs(x: Exchange) -> None:

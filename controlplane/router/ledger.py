@@ -7,23 +7,24 @@ decode engines renew the lease of waiting requests; without a decode leg it ends
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Literal
 
 End = Literal["pulled", "stranded", "client_gone", "dropped"]
 """pulled: the decode engine answered. stranded: its leg failed or never started. dropped: late and not to be believed."""
 
 
-@dataclass(slots=True)
 class Entry:
-    request: str
-    owner: str
-    owner_incarnation: int
-    bytes: int
-    deadline: float
-    """Unix seconds. Afterwards the owner may have given the KV away."""
-    lease_s: float
-    decode: str = ""
+    __slots__ = ("bytes", "deadline", "decode", "lease_s", "owner", "owner_incarnation", "request")
+
+    def __init__(self, request: str, owner: str, owner_incarnation: int, size: int, deadline: float, lease_s: float) -> None:
+        self.request = request
+        self.owner = owner
+        self.owner_incarnation = owner_incarnation
+        self.bytes = size
+        self.deadline = deadline
+        """Unix seconds. Afterwards the owner may have given the KV away."""
+        self.lease_s = lease_s
+        self.decode = ""
 
 
 class Ledger:

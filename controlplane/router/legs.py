@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from controlplane.router.courses import Pause
 from controlplane.router.limits import Limits
@@ -12,14 +12,19 @@ from controlplane.router.upstream import EngineConnection, Fault, Sink
 T = TypeVar("T")
 
 
-class Answer(NamedTuple):
+class Answer:
     """A complete answer of an engine."""
 
-    status: int
-    headers: dict[bytes, bytes]
-    body: bytes
-    document: dict[str, Any] | None = None
-    """The body, if it has been read."""
+    __slots__ = ("body", "document", "headers", "status")
+
+    def __init__(
+        self, status: int, headers: dict[bytes, bytes], body: bytes, document: dict[str, Any] | None = None
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.document = document
+        """The body, if it has been read."""
 
 
 class WaitingSink(Pause[T | Fault], Sink):

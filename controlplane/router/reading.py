@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
@@ -24,16 +23,27 @@ _ONCE = frozenset({b"host", b"authorization", b"x-api-key"})
 """Two of them are two opinions: a proxy before us may have judged by the other one."""
 
 
-@dataclass(slots=True)
 class ClientRequest:
-    method: str
-    target: bytes
-    headers: dict[bytes, bytes]
-    keep_alive: bool
-    http10: bool
-    admitted: bool = False
-    """A large body was begun and whoever sends it may do so."""
-    _body: bytes | bytearray = field(default=b"", repr=False)
+    __slots__ = ("_body", "admitted", "headers", "http10", "keep_alive", "method", "target")
+
+    def __init__(
+        self,
+        method: str,
+        target: bytes,
+        headers: dict[bytes, bytes],
+        keep_alive: bool,
+        http10: bool,
+        admitted: bool = False,
+        body: bytes = b"",
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.http10 = http10
+        self.admitted = admitted
+        """A large body was begun and whoever sends it may do so."""
+        self._body: bytes | bytearray = body
 
     @property
     def size(self) -> int:
@@ -49,8 +59,8 @@ class ClientRequest:
 
     def take_body(self) -> bytes:
         """The body, which is given away."""
-        body, self._body = bytes(self._body), b""
-        return body
+        body, self._body = self._body, b""
+        return body if isinstance(body, bytes) else bytes(body)
 
 
 class Stage(Enum):

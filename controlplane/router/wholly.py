@@ -128,7 +128,7 @@ async def answer_leg(x: Exchange, engine: Engine, handoff: Handoff | None, prefi
             if outcome.status == 200:
                 first_byte()
                 if handoff is not None:
-                    outcome = outcome._replace(body=usage.with_details(outcome.body, handoff.prompt_details), document=None)
+                    outcome.body, outcome.document = usage.with_details(outcome.body, handoff.prompt_details), None
             x.send(outcome)
         x.note_answer(engine, relay, outcome)
         return None
