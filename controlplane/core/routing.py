@@ -37,13 +37,16 @@ C = TypeVar("C", bound=Candidate)
 # --- Paths ----------------------------------------------------------------------------------------------------------------
 
 
-class Decision(NamedTuple):
-    path: Path
-    reason: Reason
-    arm: str = MAIN
-    """Of the engines that may serve it."""
-    canary: bool = False
-    """Its session is the canary's, whoever serves it."""
+class Decision:
+    __slots__ = ("arm", "canary", "path", "reason")
+
+    def __init__(self, path: Path, reason: Reason, arm: str = MAIN, canary: bool = False) -> None:
+        self.path = path
+        self.reason = reason
+        self.arm = arm
+        """Of the engines that may serve it."""
+        self.canary = canary
+        """Its session is the canary's, whoever serves it."""
 
 
 class Seat(NamedTuple):
@@ -71,6 +74,8 @@ def decide_path(model: ModelRoute, engines: Sequence[Candidate], request: Reques
 
     A session of the canary is served by main, as main's are, while the canary has no usable engine, or no pair in a mode
     that needs one."""
+    if model.canary is None:
+        return _path(model, engines, request, MAIN, model.mode)
     arm, mode, canary = pick_arm(model, request.session)
     decision = _path(model, engines, request, arm, mode)
     if not canary:
@@ -78,8 +83,9 @@ def decide_path(model: ModelRoute, engines: Sequence[Candidate], request: Reques
     if arm != MAIN and (decision.path is Path.NONE or decision.reason in _NO_PAIR):
         instead = _path(model, engines, request, MAIN, model.mode)
         if instead.path is not Path.NONE:
-            return instead._replace(reason=Reason.CANARY_UNAVAILABLE, canary=True)
-    return decision._replace(canary=True)
+            return Decision(instead.path, Reason.CANARY_UNAVAILABLE, instead.arm, canary=True)
+    decision.canary = True
+    return decision
 
 
 def _path(model: ModelRoute, engines: Sequence[Candidate], request: Request, arm: str, mode: Mode) -> Decision:
@@ -209,13 +215,19 @@ def choose(
 
 
 def _best(scored: list[tuple[Estimate, C]], request: Request) -> Choice[C]:
-    scored.sort(key=_score)
-    best, limit = scored[0], scored[0][0].score + TIE_S
+    if len(scored) > 2 or scored[1][0].score < scored[0][0].score:
+        scored.sort(key=_score)
+    its, engine = scored[0]
+    limit = its.score + TIE_S
     if scored[1][0].score <= limit:
-        tied = [pair for pair in scored if pair[0].score <= limit]
-        best = max(tied, key=lambda pair: mix(request.session, pair[1].salt))
-    others = [(engine.route.id, its.score) for its, engine in scored[:3] if engine is not best[1]]
-    return Choice(best[1], best[0], others=tuple(others[:2]))
+        weight = -1
+        for each, candidate in scored:
+            if each.score > limit:
+                break
+            if (its_weight := mix(request.session, candidate.salt)) > weight:
+                its, engine, weight = each, candidate, its_weight
+    others = [(other.route.id, each.score) for each, other in scored[:3] if other is not engine]
+    return Choice(engine, its, others=tuple(others[:2]))
 
 
 def _score(pair: tuple[Estimate, object]) -> float:

@@ -93,11 +93,11 @@ class Load:
 
     __slots__ = ("decode_tokens", "elsewhere", "in_flight", "kv_tokens", "last_prefill_end", "prefill_tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, prefill_tokens: int = 0, decode_tokens: int = 0) -> None:
         self.in_flight = 0
-        self.prefill_tokens = 0
+        self.prefill_tokens = prefill_tokens
         """Uncached prompt tokens of legs that have not finished their prefill."""
-        self.decode_tokens = 0
+        self.decode_tokens = decode_tokens
         """Expected output tokens of open legs."""
         self.kv_tokens = 0
         """Of its KV cache, as far as open legs need it for prompts and answers."""

@@ -52,21 +52,6 @@ class Telemetry(Protocol):
     def session(self, canary: int, key: int, seen: SessionSeen) -> None: ...
 
 
-class NoTelemetry:
-    """For a router that serves a table from a file and has nobody to tell."""
-
-    dropped = 0
-
-    def request(self, row: RequestRow) -> None:
-        pass
-
-    def router(self, row: RouterRow) -> None:
-        pass
-
-    def session(self, canary: int, key: int, seen: SessionSeen) -> None:
-        pass
-
-
 class Router:
     def __init__(self, id: str, limits: Limits, fleet_secret: bytes | None, telemetry: Telemetry) -> None:
         self.id = id

@@ -34,6 +34,7 @@ _SPLITTABLE: dict[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (None,),  # where vLLM cuts depends on max_tokens, which the legs do not share
     "routed_experts_prompt_start": (None,),  # no engine that pulls KV knows the experts of a prompt
 }
+_JUDGED = frozenset(_SPLITTABLE)
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _NOT_IN_PREFILL = frozenset({*_LIMITS, "min_tokens", "stream", "stream_options"})
 """What the prefill leg goes without, or with another value."""
@@ -98,6 +99,10 @@ def _include_usage(data: Mapping[str, Any]) -> bool | None:
 
 def _flag(value: Any) -> bool | None:
     """A boolean as engines read it (pydantic's lax mode); None: they will refuse it."""
+    if value is None or value is False:
+        return False
+    if value is True:
+        return True
     plain = value.lower() if isinstance(value, str) else value
     if plain in _TRUE:
         return True
@@ -136,8 +141,7 @@ def set_field(body: Body, name: str, value: str) -> None:
 def splittable(data: Mapping[str, Any]) -> bool:
     """Whether prefill on one engine and decode on another gives what one engine would. Doubt means False: types that an
     engine might still read as another value (`"3"` for n), lists of prompts, images, max_tokens 0."""
-    names = _SPLITTABLE.keys()
-    if not (names.isdisjoint(data) or all(_is_neutral(name, data[name]) for name in names & data.keys())):
+    if not (_JUDGED.isdisjoint(data) or all(_is_neutral(name, data[name]) for name in _JUDGED & data.keys())):
         return False
     if not (_NOT_IN_PREFILL.isdisjoint(data) or _is_sound(data)):
         return False

@@ -6,8 +6,6 @@ one call per chunk. `feed` also tells when a read was nothing but whole chunks, 
 
 from __future__ import annotations
 
-from typing import Protocol
-
 _MAX_SIZE_LINE = 256
 _PLAIN_SIZE = 10
 _MAX_TRAILERS = 8192
@@ -20,28 +18,24 @@ class BadFraming(ValueError):
     """An engine broke the rules of HTTP. The connection cannot be used any more."""
 
 
-class Framing(Protocol):
-    ended: bool
-    between: bool
-    """What comes next begins a chunk."""
+class Framing:
+    def __init__(self) -> None:
+        self.ended = False
+        self.between = False
+        """What comes next begins a chunk."""
+        self.as_it_came = False
+        """The last `data` was whole chunks and nothing else."""
 
     def feed(self, data: bytes) -> bytes:
         """The payload in `data`. Raises BadFraming."""
-        ...
-
-    @property
-    def as_it_came(self) -> bool:
-        """Whether the last `data` was whole chunks and nothing else."""
-        ...
+        raise NotImplementedError
 
 
-class Sized:
+class Sized(Framing):
     """content-length."""
 
-    as_it_came = False
-    between = False
-
     def __init__(self, length: int) -> None:
+        super().__init__()
         self.left = length
         self.ended = length == 0
 
@@ -53,14 +47,12 @@ class Sized:
         return data
 
 
-class Chunked:
+class Chunked(Framing):
     """transfer-encoding: chunked."""
 
     def __init__(self) -> None:
-        self.ended = False
-        self.as_it_came = False
+        super().__init__()
         self.between = True
-        """All chunks that have begun are complete."""
         self._rest = b""  # an incomplete size line or trailer
         self._need = 0  # bytes of the open chunk still to come, its CRLF included
         self._trailers = False

@@ -19,8 +19,8 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACESTATE = re.compile(rb"[\x20-\x7e]{1,512}")
 _SESSION = re.compile(rb"[\x21-\x7e]{1,256}")
 
-_boot = secrets.token_hex(6).encode()
-_numbers = count(1)
+_BOOT = secrets.token_hex(6).encode()
+_NUMBERS = count(1)
 
 
 def request_id(headers: Mapping[bytes, bytes], in_use: set[bytes]) -> bytes:
@@ -28,7 +28,7 @@ def request_id(headers: Mapping[bytes, bytes], in_use: set[bytes]) -> bytes:
     wanted = headers.get(b"x-request-id", b"")
     if wanted and wanted not in in_use and _REQUEST_ID.fullmatch(wanted):
         return wanted
-    return b"%b-%x" % (_boot, next(_numbers))
+    return b"%b-%x" % (_BOOT, next(_NUMBERS))
 
 
 def session(headers: Mapping[bytes, bytes]) -> bytes | None:

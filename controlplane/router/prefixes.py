@@ -33,7 +33,7 @@ _SESSION_FIELDS = ("session_id", "prompt_cache_key", "user", "safety_identifier"
 _ANY_SESSION = frozenset(_SESSION_FIELDS)
 _SESSION_LENGTH = 256
 
-_digest = xxhash.xxh3_64_intdigest
+_DIGEST = xxhash.xxh3_64_intdigest
 
 
 def of(data: Mapping[str, Any], model: str) -> Prefix:
@@ -42,12 +42,12 @@ def of(data: Mapping[str, Any], model: str) -> Prefix:
     if len(text) < ENDS[0]:
         return NO_PREFIX
     salt = data.get("cache_salt")
-    key = _digest((model if salt is None else f"{model}\0{salt}").encode("utf-8", "surrogatepass"))
+    key = _DIGEST((model if salt is None else f"{model}\0{salt}").encode("utf-8", "surrogatepass"))
     keys, view, size = [], memoryview(text), len(text)
     for start, end in _BOUNDS:
         if end > size:
             break
-        key = _digest(view[start:end], key)
+        key = _DIGEST(view[start:end], key)
         keys.append(key)
     return Prefix(keys, ENDS, size)
 

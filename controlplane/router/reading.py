@@ -99,7 +99,7 @@ _STARTS = {
     for path, (method, _) in ENDPOINTS.items()
     if method == "POST"
 }
-_heads = Heads(_KEPT_HEADERS, frozenset({b"transfer-encoding"}))
+_HEADS = Heads(_KEPT_HEADERS, frozenset({b"transfer-encoding"}))
 
 
 class RequestParser:
@@ -164,7 +164,7 @@ class RequestParser:
         limits = self._limits
         if len(lines) > limits.headers or end + 64 * len(lines) > limits.head_bytes:
             return None
-        headers = _heads.read(lines)
+        headers = _HEADS.read(lines)
         if headers is None or b"host" not in headers:
             return None
         size = int(headers.get(b"content-length", b"0"))

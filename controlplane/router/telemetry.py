@@ -19,6 +19,21 @@ KEPT_ROWS = 5000
 BATCH_ROWS = 250
 
 
+class NoTelemetry:
+    """For a router that serves a table from a file and has nobody to tell."""
+
+    dropped = 0
+
+    def request(self, row: RequestRow) -> None:
+        pass
+
+    def router(self, row: RouterRow) -> None:
+        pass
+
+    def session(self, canary: int, key: int, seen: SessionSeen) -> None:
+        pass
+
+
 class Outbox:
     """A record is sent again until that is confirmed, with the same number, by which its reader knows it again."""
 

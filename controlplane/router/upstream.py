@@ -14,7 +14,7 @@ from controlplane.router import framing
 from controlplane.router.heads import Heads
 
 _GOOD = b"HTTP/1.1 200 OK"
-_heads = Heads(frozenset({b"content-type", b"content-length", b"transfer-encoding", b"retry-after"}))
+_HEADS = Heads(frozenset({b"content-type", b"content-length", b"transfer-encoding", b"retry-after"}))
 
 _HEAD_LIMIT = 64 * 1024
 _INTERIM_LIMIT = 8
@@ -210,7 +210,7 @@ class EngineConnection:
         lines = data[:end].split(b"\r\n")
         if lines[0] != _GOOD:
             return False
-        headers = _heads.read(lines[1:])
+        headers = _HEADS.read(lines[1:])
         if headers is None or (b"transfer-encoding" in headers and b"content-length" in headers):
             return False
         self._keep_alive = True

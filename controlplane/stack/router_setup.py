@@ -8,16 +8,23 @@ LEVEL is the C compiler's (0 to 3). The extension modules are put beside the fil
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
 from mypyc.build import mypycify
 from setuptools import setup
 
+_FUTURE = "from __future__ import annotations\n"
+_CONSTANT = re.compile(r"^(_?[A-Z][A-Z0-9_]+)(?:: (.+?))? = (?!TypeVar)", re.MULTILINE)
+
 
 def prepare(source: str) -> str:
-    """Without `slots=True`, which makes a second class of each: compiled classes have fixed places for fields anyway."""
-    return source.replace("@dataclass(slots=True)", "@dataclass").replace(", slots=True)\n", ")\n")
+    """Without `slots=True`, which makes a second class of each: compiled classes have fixed places for fields anyway. And a
+    module's constants are final: they are not looked up by name then."""
+    source = source.replace("@dataclass(slots=True)", "@dataclass").replace(", slots=True)\n", ")\n")
+    source = source.replace(_FUTURE, f"{_FUTURE}from typing import Final\n", 1)
+    return _CONSTANT.sub(lambda found: f"{found[1]}: Final[{found[2]}] = " if found[2] else f"{found[1]}: Final = ", source)
 
 
 def main(level: str, files: list[str]) -> None:

@@ -15,9 +15,10 @@ import pytest
 
 from controlplane.core.protocol import KeyEntry
 from controlplane.router import identity
-from controlplane.router.app import NoTelemetry, Router
+from controlplane.router.app import Router
 from controlplane.router.client import ClientConnection
 from controlplane.router.limits import Limits
+from controlplane.router.telemetry import NoTelemetry
 from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine
 from tests.integration.router_kit import (
@@ -216,16 +217,39 @@ async def test_a_key_may_name_an_adapter_or_its_model(tmp_path: Path) -> None:
         assert {leg.body["model"] for leg in engine.generations()} == {"m", "tuned", "other"}
 
 
-async def test_without_require_key_only_this_machine_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Wire(asyncio.Transport):
+    """A client's connection from `peer` to `own`, two addresses."""
+
+    def __init__(self, peer: str, own: str) -> None:
+        super().__init__({"peername": (peer, 1), "sockname": (own, 2)})
+        self.written = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def answered(self) -> bool:
+        return bool(self.written)
+
+
+async def test_without_require_key_only_this_machine_is_served(tmp_path: Path) -> None:
     async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine), keys=(key("k"),)) as kit:
         assert (await kit.post(TEXT)).status_code == 200
-        monkeypatch.setattr(ClientConnection, "local", False)
-        refused = await kit.post(TEXT)
-        assert refused.status_code == 401
-        assert "its own machine only" in error_of(refused)["message"]
-        assert (await kit.client.get(kit.url + "/v1/models")).status_code == 401
-        assert (await kit.client.get(kit.url + "/livez")).status_code == 200
-        assert (await ask(kit, "k")).status_code == 200
+        body = json.dumps(TEXT).encode()
+        length = f"content-length: {len(body)}\r\n"
+        for start, extra, content, answer in (
+            ("POST /v1/completions", length, body, b"HTTP/1.1 401 "),
+            ("GET /v1/models", "", b"", b"HTTP/1.1 401 "),
+            ("GET /livez", "", b"", b"HTTP/1.1 200 "),
+            ("POST /v1/completions", f"authorization: Bearer k\r\n{length}", body, b"HTTP/1.1 200 "),
+        ):
+            wire = Wire("10.0.0.6", "10.0.0.5")
+            client = ClientConnection(kit.router, Limits())
+            client.connection_made(wire)
+            client.data_received(f"{start} HTTP/1.1\r\nhost: x\r\n{extra}\r\n".encode() + content)
+            await until(wire.answered)
+            assert wire.written.startswith(answer)
+            assert (b"its own machine only" in wire.written) == (answer == b"HTTP/1.1 401 ")
+            client.connection_lost(None)
 
 
 @pytest.mark.parametrize(
@@ -238,15 +262,11 @@ def test_which_addresses_are_this_machine(address: str, local: bool) -> None:
 
 
 async def test_this_machine_is_also_known_by_an_address_of_its_own(tmp_path: Path) -> None:
-    class Transport(asyncio.Transport):
-        def __init__(self, peer: str, own: str) -> None:
-            super().__init__({"peername": (peer, 1), "sockname": (own, 2)})
-
     client = ClientConnection(Router("r", Limits(), None, NoTelemetry()), Limits())
     for peer, own, local in (
         ("10.0.0.5", "10.0.0.5", True),
         ("10.0.0.6", "10.0.0.5", False),
         ("127.0.0.1", "127.0.0.1", True),
     ):
-        client.connection_made(Transport(peer, own))
+        client.connection_made(Wire(peer, own))
         assert client.local is local

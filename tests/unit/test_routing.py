@@ -257,7 +257,7 @@ def test_a_session_of_the_canary_is_served_by_it_or_by_main(
     model: Any, engines: Any, need: Any, path: Path, reason: Reason, arm: str
 ) -> None:
     decision = routing.decide_path(ModelRoute("m", **model), engines, request(**need))
-    assert decision == routing.Decision(path, reason, arm, canary=True)
+    assert (decision.path, decision.reason, decision.arm, decision.canary) == (path, reason, arm, True)
 
 
 def test_what_is_reserved_is_given_back_once() -> None:
