@@ -43,7 +43,8 @@ def run(arguments: list[str]) -> int:
     if compiled.files(build):
         print(f"twinpool: the compiled router is up to date: {build}")
         return 0
-    _require_tools()
+    if (problem := missing()) is not None:
+        raise StackError(f"{problem}. Routers run interpreted until then.")
     compiled.builds().mkdir(parents=True, exist_ok=True)
     waits = partial(print, "twinpool: another process is compiling it: waiting for it", flush=True)
     with held(compiled.builds() / "lock", wait_s=math.inf, waits=waits):
@@ -65,18 +66,19 @@ def _clear(keep: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _require_tools() -> None:
-    """Raises StackError."""
+def missing() -> str | None:
+    """What compiling needs and this machine has not, with the remedy; None: all is there."""
     compiler = shlex.split(str(sysconfig.get_config_var("CC") or "cc"))[0]
     if shutil.which(compiler) is None:
-        raise StackError(f"there is no C compiler ({compiler}): install one (Debian: apt install gcc)")
+        return f"there is no C compiler ({compiler}): install one (Debian: apt install gcc libc6-dev)"
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.is_file():
         package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
-        raise StackError(f"{header} is missing: install Python's C headers (Debian: apt install {package})")
+        return f"{header} is missing: install Python's C headers (Debian: apt install {package})"
     for module in ("mypyc", "setuptools"):
         if importlib.util.find_spec(module) is None:
-            raise StackError(f"this environment has no {module}: run it with python3 manage.py, which installs it")
+            return f"this environment has no {module}: run it with python3 manage.py, which installs it"
+    return None
 
 
 def _compile(folder: Path, level: int, build: Path) -> None:

@@ -1,9 +1,12 @@
-"""`manage.py compile-router` builds a router that serves, and one of other source is never used."""
+"""`manage.py compile-router` builds a router that serves and passes router tests; one of other source is never used."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,6 +18,20 @@ from controlplane.stack import compile_router
 from controlplane.stack.errors import StackError
 from tests.integration.router_kit import TEXT, fakes, whole_model, write_table
 from tests.integration.router_process import router_process
+
+SAMPLE = ("tests/unit/test_router_quick.py", "tests/unit/test_routing.py", "tests/integration/test_router_cases.py")
+QUICK = "not health and not finished and not hang"
+"""Of the sample: those that need not wait for clocks."""
+
+needs_compiler = pytest.mark.skipif(compile_router.missing() is not None, reason=str(compile_router.missing()))
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENV_ROUTER_BUILDS, str(tmp_path_factory.mktemp("builds")))
+        assert compile_router.run(["--level", "0"]) == 0
+        yield compiled.current()
 
 
 async def served(folder: Path, *options: str) -> str:
@@ -33,25 +50,46 @@ async def served(folder: Path, *options: str) -> str:
         return await asyncio.to_thread(ask)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None and shutil.which("gcc") is None, reason="needs a C compiler")
+@needs_compiler
 @pytest.mark.timeout(900)
-async def test_a_compiled_router_serves_until_its_source_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+async def test_a_build_is_made_once_and_used_unless_that_is_refused(
+    build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(ENV_ROUTER_BUILDS, str(tmp_path / "builds"))
-    assert await asyncio.to_thread(compile_router.run, ["--level", "0"]) == 0
     assert compile_router.run([]) == 0
     assert "up to date" in capsys.readouterr().out
-    build = compiled.current()
     assert [each for each in compiled.builds().iterdir() if each.is_dir()] == [build]
+    assert 'twinpool_router_processes{code="compiled"} 1' in await served(tmp_path)
+    assert 'twinpool_router_processes{code="interpreted"} 1' in await served(tmp_path, compiled.INTERPRETED)
 
-    page = await served(tmp_path)
-    assert 'twinpool_router_processes{code="compiled"} 1' in page
-    page = await served(tmp_path, compiled.INTERPRETED)
-    assert 'twinpool_router_processes{code="interpreted"} 1' in page
 
-    build.rename(build.with_name("0" * len(build.name)))
-    page = await served(tmp_path, "--processes", "2")
+@needs_compiler
+@pytest.mark.timeout(900)
+def test_the_compiled_router_passes_router_tests(build: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--compiled-router",
+        "-k",
+        QUICK,
+        *SAMPLE,
+    ]
+    ended = subprocess.run(command, cwd=compiled.ROOT, env=dict(os.environ), capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout[-4000:]
+
+
+@needs_compiler
+@pytest.mark.timeout(900)
+def test_a_build_of_other_source_is_left_alone_and_that_is_said_once(build: Path, tmp_path: Path) -> None:
+    other = build.rename(build.with_name("0" * len(build.name)))
+    try:
+        page = asyncio.run(served(tmp_path, "--processes", "2"))
+    finally:
+        other.rename(build)
     assert 'code="interpreted"' in page
     assert 'code="compiled"' not in page
     assert (tmp_path / "router.log").read_text().count("running interpreted") == 1
@@ -60,6 +98,6 @@ async def test_a_compiled_router_serves_until_its_source_is_another(
 def test_without_a_compiler_the_command_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_ROUTER_BUILDS, str(tmp_path / "builds"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StackError, match="no C compiler"):
+    with pytest.raises(StackError, match=r"no C compiler.*Routers run interpreted"):
         compile_router.run([])
     assert not (tmp_path / "builds").exists()
