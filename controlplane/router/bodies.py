@@ -141,7 +141,7 @@ def set_field(body: Body, name: str, value: str) -> None:
 def splittable(data: Mapping[str, Any]) -> bool:
     """Whether prefill on one engine and decode on another gives what one engine would. Doubt means False: types that an
     engine might still read as another value (`"3"` for n), lists of prompts, images, max_tokens 0."""
-    if not (_JUDGED.isdisjoint(data) or all(_is_neutral(name, data[name]) for name in _JUDGED & data.keys())):
+    if not (_JUDGED.isdisjoint(data) or all(_is_neutral(name, data[name]) for name in _JUDGED if name in data)):
         return False
     if not (_NOT_IN_PREFILL.isdisjoint(data) or _is_sound(data)):
         return False
