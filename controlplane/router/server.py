@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CANCEL_AGAIN_S = 0.5
 GARBAGE = 20_000
 """Objects that are there more than at the last collection of garbage: a request leaves none, so most would find nothing."""
 
@@ -121,9 +122,7 @@ class Server:
         finally:
             server.close()
             await _finish(router)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(tasks)
             if link is not None:
                 await link.close()
         log.info("router %s has stopped", router.id)
@@ -137,6 +136,16 @@ class Server:
         telemetry_url = options.telemetry_url or options.valkey_url
         host = router_id(options, self.port)
         return Link(self.router, host, self._tables, self._outbox, options.fleet_secret, options.valkey_url, telemetry_url)
+
+
+async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancels tasks until they have ended: a cancellation that comes together with a time-out inside a task can be lost."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # what they failed with has been told
 
 
 def run(options: Options) -> None:

@@ -89,7 +89,8 @@ async def test_counts_per_engine_and_pair_are_exact(tmp_path: Path) -> None:
 
 
 async def test_every_metric_and_field_is_documented(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "router-records.md").read_text()
+    docs = Path(__file__).parents[2] / "docs"
+    text = "".join((docs / name).read_text() for name in ("router-records.md", "monitoring.md"))
     async with fakes("e1") as (engine,), running(tmp_path, whole_model(engine)) as kit:
         page = (await kit.client.get(kit.url + "/metrics")).text
     families = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]

@@ -3,6 +3,7 @@ there is none. Real routers and simulated engines, which give out garbage for KV
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ import pytest
 
 from controlplane.core.codec import encode
 from controlplane.core.protocol import VERSION, EngineRoute, ModelRoute, RoutingTable
+from controlplane.router import server
 from tests.integration.router_process import RouterProcess, router_process
 from tests.simulated_engines import KEY, MODEL, RunningEngine, running, spec, until
 
@@ -128,3 +130,16 @@ def test_a_router_and_a_decode_engine_that_stood_still_over_the_lease(stalled: F
             past_the_lease()
         time.sleep(0.3)  # for the router to read what it can now
     stalled.never_wrong(answer)
+
+
+async def test_work_that_loses_a_cancellation_is_ended_all_the_same() -> None:
+    async def deaf() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(3600)
+
+    task = asyncio.ensure_future(deaf())
+    await asyncio.sleep(0)
+    await server.end([task])
+    assert task.cancelled()

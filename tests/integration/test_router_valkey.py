@@ -176,7 +176,7 @@ def test_a_disk_copy_that_was_changed_is_not_used(tmp_path: Path, model: ModelRo
     ids=str,
 )
 def test_a_bad_start_is_one_clear_line(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), names.ENV_STATE: str(tmp_path)}
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), names.ENV_STATE: str(tmp_path), names.ENV_ROUTER_BUILDS: "none"}
     command = [sys.executable, "-m", "controlplane.router", *options]
     done = subprocess.run(command, env=env, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
