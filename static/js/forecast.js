@@ -104,7 +104,7 @@ function table(slo, nowText, thenText, before, after) {
   const key = el("span", { class: "range-key" }, el("span", { class: "k-now" }, gettext("now")), el("span", { class: "k-then" }, gettext("then")), el("span", { class: "k-lim" }, gettext("limit")));
   const heads = [gettext("metric"), gettext("now %(split)s", { split: nowText }), thenText === nowText ? "" : gettext("then %(split)s", { split: thenText }), gettext("95 % interval")];
   const head = el("tr", {}, ...heads.map((words, index) => el("th", { class: index ? "r" : "" }, words)), el("th", { class: "rc opt" }, key), el("th", {}, gettext("verdict")));
-  return el("div", { class: "scroll" }, el("table", { class: "table fc" }, el("thead", {}, head), el("tbody", {}, ...rowsFor(slo, after).map((row) => tableRow(row, before, after)))));
+  return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-labelledby": "forecast-title" }, el("table", { class: "table fc" }, el("thead", {}, head), el("tbody", {}, ...rowsFor(slo, after).map((row) => tableRow(row, before, after)))));
 }
 
 const WIDTH = 1000;

@@ -32,5 +32,5 @@ export function measuredNodes(measured, row) {
   const head = el("tr", {}, ...[gettext("metric"), gettext("before"), gettext("after"), gettext("change")].map((words, index) => el("th", { class: index ? "r" : "" }, words)));
   const gaps = [...before.gaps.map((gap) => gettext("before: %(gap)s", { gap })), ...after.gaps.map((gap) => gettext("after: %(gap)s", { gap }))];
   const foot = gaps.length ? [el("p", { class: "panel-foot" }, gaps.join(" · "))] : [];
-  return [el("div", { class: "scroll" }, el("table", { class: "table fc" }, el("thead", {}, head), el("tbody", {}, ...lines))), ...foot];
+  return [el("div", { class: "scroll", tabindex: "0", role: "group", "aria-labelledby": "measured-title" }, el("table", { class: "table fc" }, el("thead", {}, head), el("tbody", {}, ...lines))), ...foot];
 }
