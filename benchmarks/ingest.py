@@ -92,6 +92,7 @@ def _measure(options: argparse.Namespace, core: int, servers: Sequence[int]) -> 
         from _ingest_work import Work
 
         asyncio.run(Work(valkey, nodes, options.requests).run(options.seconds, options.warm_up))
+        _tell_disk()
         return 0
     fleet = Fleet(valkey, nodes)
     watch = Watch(valkey, core)
@@ -238,7 +239,7 @@ def _tell(options: argparse.Namespace, watch: Watch, sent: Sent) -> int:
     missing = _missing(options, sent)
     failed |= missing > 0
     print(f"seconds of nodes that are not in the tables: {missing:,} of {options.gpus // 8 * sent.seconds:,}")
-    _tell_disk(sent)
+    _tell_disk()
     return int(failed)
 
 
@@ -257,7 +258,7 @@ def _missing(options: argparse.Namespace, sent: Sent) -> int:
     return (last - first) * (options.gpus // 8) - stored
 
 
-def _tell_disk(sent: Sent) -> None:
+def _tell_disk() -> None:
     """Bytes a row of what was written (indexes and TOAST too), times the rows of a day and of the time they are kept."""
     from django.db import connection
 
