@@ -93,7 +93,7 @@ class Stack:
     def up(self, *options: str) -> str:
         """Start it; returns what was printed."""
         ports = ("--port", "0", "--router-port", "0")
-        return self.manage("up", "--fleet", self.fleet, "--detach", *ports, *options).stdout
+        return self.manage("up", "--fleet", self.fleet, "--detach", *ports, *options, timeout_s=480).stdout
 
     def down(self) -> None:
         self.manage("down")
@@ -227,12 +227,13 @@ def _route(response: httpx.Response) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def started(fleet: str) -> Iterator[Stack]:
-    """The fleet without its traffic, in a state folder of its own, stopped at the end: then nothing of it may be left."""
+def started(fleet: str, traffic: str = "off") -> Iterator[Stack]:
+    """The fleet, by default without its traffic, in a state folder of its own, stopped at the end: then nothing of it may be
+    left."""
     state = Path(tempfile.mkdtemp(prefix=f"twinpool-{fleet}-"))
     stack = Stack(state, fleet)
     try:
-        stack.up("--traffic", "off")
+        stack.up("--traffic", traffic)
         yield stack
         stack.down()
         assert stack.pids() == set()
