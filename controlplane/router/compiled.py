@@ -33,7 +33,7 @@ MODULES = (
         for name in (
             "admission", "answers", "app", "bodies", "breaker", "budget", "client", "counters", "courses", "engines",
             "errors", "exchange", "expiry", "fields", "flows", "framing", "gathering", "handoff", "heads", "identity",
-            "ledger", "legs", "limits", "loads", "paths", "pool", "prefixes", "reading", "record", "relay", "sampling",
+            "ledger", "legs", "limits", "loads", "paths", "pool", "prefixes", "reading", "record", "relay",
             "split", "sse", "upstream", "usage", "wholly",
         )
     ),
