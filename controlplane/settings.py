@@ -46,7 +46,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "controlplane.console.statics.SmallStaticFiles",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -56,7 +56,6 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",
-    "controlplane.console.middleware.NulAddress",
     "controlplane.console.middleware.NulAddress",
     "controlplane.console.middleware.DatabaseAway",
 ]
@@ -210,3 +209,5 @@ STATICFILES_FINDERS = [
 # No collectstatic: whitenoise finds the files at start, in the checkout and in the wheels.
 STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True
+STATIC_COPIES = _config.state / "static"
+"""Of static files, compressed."""
