@@ -29,6 +29,9 @@ P99 = 2.326
 TAIL = 0.01
 PRECISION = 1e-6
 MOST_TURNS = 30
+ANSWER_BURST = 2.0
+"""Bursts that the number of running answers shows at most: those of recorded traffic are mostly short answers, and an
+answer lasts longer than a burst."""
 HERE_STEPS = 1.0
 """Decode steps that a prompt waits for where it is computed: at p99 nearly a whole one is still running."""
 AWAY_STEPS = 2.5
@@ -282,7 +285,7 @@ class Answering:
     @property
     def _spread_s(self) -> float:
         """Standard deviation of a decode step, as the batch comes and goes."""
-        return self.speed.sequence_s[1] * math.sqrt(self.batch * (1 + self.burst) / 2)
+        return self.speed.sequence_s[1] * math.sqrt(self.batch * (1 + min(self.burst, ANSWER_BURST)) / 2)
 
     @property
     def itl_p99_s(self) -> float:

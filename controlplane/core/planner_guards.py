@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.core.planner_inputs import Demand, inside
+from controlplane.core.planner_inputs import MIX_S, Demand, inside
 from controlplane.core.planner_types import HoldCode, ModelNow
 from controlplane.core.predict import RECENT_S
 
@@ -49,8 +49,9 @@ def before_changing(model: ModelNow, demand: Demand, now_s: float, missed: bool)
     if model.changed_at_s is not None and now_s - model.changed_at_s < guards.cooldown_s:
         left = guards.cooldown_s - (now_s - model.changed_at_s)
         return "cooldown", f"It changed {now_s - model.changed_at_s:,.0f} s ago: the next change waits {left:,.0f} s."
-    if demand.inputs.window_s < RECENT_S - 1:
-        return "few_samples", f"Its traffic has been seen for {demand.inputs.window_s:,.0f} s, {RECENT_S:,.0f} are needed."
+    seen, wanted = demand.inputs.window_s, RECENT_S if missed else MIX_S
+    if seen < wanted - 1:
+        return "few_samples", f"Its traffic has been seen for {seen / 60:,.0f} minutes, {wanted / 60:,.0f} are needed."
     if not demand.idle and demand.inputs.samples < guards.min_samples:
         few = f"{demand.inputs.samples:,} requests in {demand.inputs.window_s / 60:,.0f} minutes"
         return "few_samples", f"{few} are too few to judge by; {guards.min_samples:,} are needed."

@@ -9,13 +9,14 @@ from statistics import median
 
 from controlplane.core.capacity import Corrections
 from controlplane.core.planner_types import Inputs, ModelNow, Peak, Span
-from controlplane.core.predict import DAY_S, RECENT_S, predict, present_rate, rate_around
+from controlplane.core.predict import DAY_S, predict, present_rate
 from controlplane.core.workload import Mix, Observed, Window, merged_mix
 
 MIX_S = 1800.0
 """The mix is that of the windows of so long: it shifts within an hour."""
-LOADS = 12
-"""Blocks of the last hour."""
+LOADS_S, LOADS = 3600.0, 12
+"""The windows of the last hour by their load, in so many groups: traffic that comes and goes within minutes shows in the
+highest ones."""
 EXPECTED = 6
 """How often the expected load counts beside them."""
 CLAMP = (0.5, 2.0)
@@ -32,7 +33,7 @@ class Demand:
 
     inputs: Inputs
     loads: tuple[float, ...]
-    """Arrivals/s of the last hour's blocks of RECENT_S, and EXPECTED times what is expected: what a layout must stand."""
+    """Arrivals/s of the last hour, lowest to highest, and EXPECTED times what is expected: what a layout must stand."""
     grow: float
     keep: float
     idle: bool
@@ -121,9 +122,10 @@ def _ratio(values: Iterable[float | None]) -> float:
 
 
 def _loads(windows: Sequence[Window], expected: float) -> tuple[float, ...]:
-    end = windows[-1].until_s
-    blocks = (rate_around(windows, end - RECENT_S * back) for back in range(LOADS))
-    return (*(rate for rate in blocks if rate is not None), *[expected] * EXPECTED)
+    rates = sorted(each.rate for each in _since(windows, LOADS_S))
+    size = -(-len(rates) // LOADS)
+    groups = (rates[first : first + size] for first in range(0, len(rates), size))
+    return (*(math.fsum(group) / len(group) for group in groups), *[expected] * EXPECTED)
 
 
 def _since(windows: Sequence[Window], seconds: float) -> list[Window]:

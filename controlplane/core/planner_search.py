@@ -28,6 +28,7 @@ MOST_GPUS = 1 << 20
 NOT_KEPT = 3
 """Worse than any number of missed targets that are out of reach."""
 HALF = 0.5
+FEW, LINKS = 4, 2
 Question = tuple[Load, tuple[EngineSpeed, int], tuple[EngineSpeed, int] | None, tuple[bool, ...], tuple[float, float]]
 MODEL_ERROR = 0.2
 """Half of an estimate's interval, relative: nine in ten latencies lie within it of the event simulation's."""
@@ -241,7 +242,10 @@ class Search:
                 pools: tuple[PoolPlan, ...] = (answer.plan(engines),)
                 yield Layouted(mode, pools, self.estimate(mode, pools, rate))
                 continue
-            yield from self._with_prefill(mode, answer.plan(engines), rate, room)
+            # With few answering engines their links may hold prompts up: one or two more can save several prefill engines.
+            for more in range(1 + (LINKS if engines <= FEW else 0)):
+                if engines + more <= most:
+                    yield from self._with_prefill(mode, answer.plan(engines + more), rate, room)
 
     def _with_prefill(self, mode: Mode, answer: PoolPlan, rate: float, room: Mapping[str, int]) -> Iterator[Layouted]:
         for prefill in self.options("prefill"):
