@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 MODEL = "llama-3.1-70b"
 LIMIT_BYTES = 200_000
 LOOKS = {"dark": ("dark", 1440), "light": ("light", 1440), "390-dark": ("dark", 390)}
-HEIGHT = 1200
+HEIGHT = 1000
+LOWER = {"model-dark.png": 780, "requests-dark.png": 780}
+"""Pictures of much text or heat, which take more bytes."""
 PAST = {"model": "{}?range=15m", "engine": "{}?range=15m"}
 """Of pages that would show more time than the fleet has lived."""
 
@@ -71,7 +73,7 @@ def shot(page: Page, url: str, file: Path) -> int:
         page.locator("#plan .steps li").first.wait_for()
         painted(page)
     page.evaluate("document.activeElement?.blur()")
-    height = min(HEIGHT, page.evaluate("Math.ceil(document.body.getBoundingClientRect().height)"))
+    height = min(LOWER.get(file.name, HEIGHT), page.evaluate("Math.ceil(document.body.getBoundingClientRect().height)"))
     page.screenshot(path=file, clip={"x": 0, "y": 0, "width": page.evaluate("innerWidth"), "height": height})
     page.close()
     return file.stat().st_size
