@@ -1,11 +1,8 @@
-"""`manage.py compile-router` builds a router that serves and passes router tests; one of other source is never used."""
+"""`manage.py compile-router` builds a router that serves; one of other source is never used."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +15,6 @@ from controlplane.stack import compile_router
 from controlplane.stack.errors import StackError
 from tests.integration.router_kit import TEXT, fakes, whole_model, write_table
 from tests.integration.router_process import router_process
-
-SAMPLE = ("tests/unit/test_router_quick.py", "tests/unit/test_routing.py", "tests/integration/test_router_cases.py")
-QUICK = "not health and not finished and not hang"
-"""Of the sample: those that need not wait for clocks."""
 
 needs_compiler = pytest.mark.skipif(compile_router.missing() is not None, reason=str(compile_router.missing()))
 
@@ -60,26 +53,6 @@ async def test_a_build_is_made_once_and_used_unless_that_is_refused(
     assert [each for each in compiled.builds().iterdir() if each.is_dir()] == [build]
     assert 'twinpool_router_processes{code="compiled"} 1' in await served(tmp_path)
     assert 'twinpool_router_processes{code="interpreted"} 1' in await served(tmp_path, compiled.INTERPRETED)
-
-
-@needs_compiler
-@pytest.mark.timeout(900)
-def test_the_compiled_router_passes_router_tests(build: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "--compiled-router",
-        "-k",
-        QUICK,
-        *SAMPLE,
-    ]
-    ended = subprocess.run(command, cwd=compiled.ROOT, env=dict(os.environ), capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout[-4000:]
 
 
 @needs_compiler
