@@ -243,9 +243,29 @@ class Search:
                 yield Layouted(mode, pools, self.estimate(mode, pools, rate))
                 continue
             # With few answering engines their links may hold prompts up: one or two more can save several prefill engines.
-            for more in range(1 + (LINKS if engines <= FEW else 0)):
-                if engines + more <= most:
-                    yield from self._with_prefill(mode, answer.plan(engines + more), rate, room)
+            last = min(most, engines + LINKS) if engines <= FEW else engines
+            found = [
+                layout
+                for count in range(engines, last + 1)
+                for layout in self._with_prefill(mode, answer.plan(count), rate, room)
+            ]
+            yield from found or self._widened(mode, answer, last, most, rate, room)
+
+    def _widened(
+        self, mode: Mode, answer: Option, engines: int, most: int, rate: float, room: Mapping[str, int]
+    ) -> list[Layouted]:
+        """With more than `engines` answering engines: the links of so few hold prompts up, however many prefill engines."""
+
+        def layouts(count: int) -> list[Layouted]:
+            return list(self._with_prefill(mode, answer.plan(count), rate, room))
+
+        reach = engines
+        while reach < most:
+            reach = min(2 * reach, most)
+            if layouts(reach):
+                enough = _fewest(engines + 1, reach, lambda count: bool(layouts(count)))
+                return layouts(enough) if enough else []
+        return []
 
     def _with_prefill(self, mode: Mode, answer: PoolPlan, rate: float, room: Mapping[str, int]) -> Iterator[Layouted]:
         for prefill in self.options("prefill"):
