@@ -5,45 +5,33 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tests.acceptance.stack import Stack, started, until
+from tests.console_visitors import CHROMIUM, PASSWORD, SLOW_MS, chromium, make_people
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None and "CI" not in os.environ, reason="needs Debian's chromium: apt-get install chromium"
 )
-PASSWORD = "correct horse battery staple"
 PEOPLE = {"ops-1": "operator", "ops-2": "operator", "guest": "viewer"}
 MODEL = "qwen3-8b"
-SLOW_MS = 90_000
-MAKE_PEOPLE = f"""
-from django.contrib.auth.models import Group, User
-for name, role in {PEOPLE!r}.items():
-    User.objects.create_user(name, password={PASSWORD!r}).groups.add(Group.objects.get_or_create(name=role)[0])
-"""
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     with started("proof") as stack:
-        stack.manage("shell", "-c", MAKE_PEOPLE)
+        stack.manage("shell", "-c", make_people(PEOPLE))
         yield stack
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        browser.new_context()
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

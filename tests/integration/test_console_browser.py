@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,25 +24,14 @@ from controlplane.stack.ports import free_port
 from controlplane.telemetry.publish import Publisher
 from controlplane.telemetry.topics import model_topic
 from tests.console_rows import find, rows
+from tests.console_visitors import CHROMIUM, FLAGS, PASSWORD
 from tests.console_web import Web
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 
 # Skipped in the open where no browser is, so that a newcomer's first run passes; in CI a missing browser is an error.
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None and "CI" not in os.environ, reason="needs Debian's chromium: apt-get install chromium"
 )
 
-PASSWORD = "correct horse battery staple"
 HOSTILE = (
     "<img src=x onerror=\"document.title='owned'\"><a href='javascript:0'>n</a><script>document.title='owned'</script>&amp;"
 )
