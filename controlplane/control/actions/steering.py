@@ -210,6 +210,7 @@ def _freeze(
     with transaction.atomic():
         if name is None:
             forbid(actor, verb)
+            lock_models(*models.Model.objects.values_list("name", flat=True))
             models.Model.objects.update(version=F("version") + 1, **fields)
             return record_change(verb, actor, reason, "fleet", after=after, done=True)
         change = begin(actor, verb, name, reason=reason, expected_version=expected_version)
