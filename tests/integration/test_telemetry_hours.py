@@ -78,7 +78,7 @@ def test_the_control_worker_rolls_up_from_its_beat() -> None:
     record_an_hour(recorder)
     recorder.write(NOON + HOUR_S + SETTLED_S)
     asked = {entry["task"] for entry in BEAT_SCHEDULE.values()}
-    assert asked == {commands.TICK, commands.MEASURE, commands.ROLL_UP_HOURS} <= app.tasks.keys()
+    assert commands.ROLL_UP_HOURS in asked <= app.tasks.keys()
     tasks.roll_up_hours()
     assert ask("SELECT count(*) FROM telemetry_model_hour") == [(1,)]
 
