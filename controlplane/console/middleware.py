@@ -13,7 +13,7 @@ RETRY_AFTER_S = 5
 
 
 class NulAddress:
-    """404 for a page with a NUL in its path: no text in PostgreSQL has one, so nothing is of that name. The API tells itself."""
+    """404 for a page with a NUL in its path: no text in PostgreSQL has one. The API tells by itself."""
 
     sync_capable = True
     async_capable = False
