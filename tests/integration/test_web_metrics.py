@@ -9,6 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from controlplane.control.actor import Actor
 from controlplane.fleet import models
 from controlplane.live.counts import LiveCounts
 from controlplane.live.socket import NOT_READING, TOO_FAST, Closed, Socket
@@ -111,5 +112,5 @@ async def test_sockets_are_counted_by_who_ended_them(monkeypatch: pytest.MonkeyP
         pass
 
     hub: Any = Nobody()
-    await Socket(hub, "", receive, send).run()
+    await Socket(hub, "", Actor("ann", "viewer"), receive, send).run()
     assert (seen, counts.open, dict(counts.closed)) == ([1], 0, {by: 1})
