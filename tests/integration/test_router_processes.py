@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,13 @@ AUTH = {"authorization": "Bearer k"}
 
 
 def workers(router: RouterProcess) -> list[psutil.Process]:
-    """In order of their numbers."""
-    children = psutil.Process(router.process.pid).children()
-    return sorted(children, key=lambda child: child.cmdline()[-1])
+    """In order of their numbers, without those that have just ended."""
+    numbers: dict[psutil.Process, str] = {}
+    for child in psutil.Process(router.process.pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if words := child.cmdline():  # empty: it has ended and is not waited for yet
+                numbers[child] = words[-1]
+    return sorted(numbers, key=numbers.__getitem__)
 
 
 @contextmanager
