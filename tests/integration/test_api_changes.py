@@ -164,11 +164,13 @@ def test_roles_are_those_of_the_actions(web: Web) -> None:
     with Client(web.url, token_of("viewer")) as viewer, Client(web.url, token_of("owner")) as owner:
         assert viewer.get("models/m").is_success
         assert "viewer" in problem(viewer.post("models/m/rebalance", json=sizes), 403, "forbidden")["detail"]
+        problem(viewer.get("engines/m-1/log"), 403, "forbidden")
         problem(owner.post("nodes", json={"name": "n7"}), 403, "forbidden")
         accepted(owner.post("models/m/rebalance", json=sizes), "rebalance")
         end_operations()
         models.Model.objects.update(team="other")
         problem(owner.post("models/m/rebalance", json=sizes), 403, "forbidden")
+        problem(owner.get("engines/m-1/log"), 403, "forbidden")
 
 
 def test_a_dry_run_tells_the_steps_and_changes_nothing(operator: Client) -> None:
