@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import psutil
+from _servers import servers
 
 from controlplane.core import names
 
@@ -47,17 +48,12 @@ WRITTEN_AFTER_S = 3.0
 
 def main() -> int:
     options = _options()
-    from controlplane.stack.testing import SERVERS
-
-    servers = [SERVERS.started_postgres().pid, SERVERS.started_valkey().pid]
-    cores = sorted(os.sched_getaffinity(0))
-    rest = set(cores[:-1]) or set(cores)
-    for pid in (0, *servers):
-        os.sched_setaffinity(pid, rest)
-    try:
-        return _measure(options, cores[-1], servers)
-    finally:
-        SERVERS.stop()
+    with servers() as pids:
+        cores = sorted(os.sched_getaffinity(0))
+        rest = set(cores[:-1]) or set(cores)
+        for pid in (0, *pids):
+            os.sched_setaffinity(pid, rest)
+        return _measure(options, cores[-1], pids)
 
 
 def _options() -> argparse.Namespace:

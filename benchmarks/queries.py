@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from _servers import servers
+
 DAY_S, HOUR_S = 86_400, 3600
 LIMITS_MS = {"24 h": 150.0, "90 d": 400.0}
 
@@ -29,13 +31,8 @@ def main() -> int:
     parser.add_argument("--days", type=int, default=90, metavar="N", help="of minutes and hours (default 90)")
     parser.add_argument("--runs", type=int, default=9, metavar="N", help="of each query after the first (default 9)")
     options = parser.parse_args()
-    from controlplane.stack.testing import SERVERS
-
-    SERVERS.started_postgres()
-    try:
+    with servers(valkey=False):
         return _measure(options)
-    finally:
-        SERVERS.stop()
 
 
 def _measure(options: argparse.Namespace) -> int:

@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _servers import servers
+
 LIMIT_S = 1.0
 LIMIT_MB = 300.0
 TOLD_EVERY_S = 5.0
@@ -37,14 +39,8 @@ def main() -> int:
     options = _options()
     if options.tick_only:
         return _ticks(options.ticks)
-    from controlplane.stack.testing import SERVERS
-
-    SERVERS.started_postgres()
-    SERVERS.started_valkey()
-    try:
+    with servers():
         return _measure(options)
-    finally:
-        SERVERS.stop()
 
 
 def _options() -> argparse.Namespace:

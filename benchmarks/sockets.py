@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from _servers import servers
 
 ROOT = Path(__file__).parent.parent
 P99_LIMIT_MS, CPU_LIMIT, DEAF_LIMIT_MB = 300.0, 0.6, 2.0
@@ -45,14 +46,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=60, metavar="S", help="of each phase (default 60)")
     parser.add_argument("--gpus", type=int, default=64, metavar="N", help="of the fleet that is shown (default 64)")
     options = parser.parse_args()
-    from controlplane.stack.testing import SERVERS
-
-    SERVERS.started_postgres()
-    SERVERS.started_valkey()
-    try:
+    with servers():
         return _measure(options)
-    finally:
-        SERVERS.stop()
 
 
 def _measure(options: argparse.Namespace) -> int:
