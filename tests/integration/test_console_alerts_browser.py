@@ -19,7 +19,7 @@ import redis
 from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.utils import timezone
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from redis.asyncio import Redis
 
 from controlplane.fleet.models import Model
@@ -27,9 +27,10 @@ from controlplane.stack.ports import free_port
 from controlplane.telemetry.fleet_view import firing_alerts
 from controlplane.telemetry.live_rows import alerts_row
 from controlplane.telemetry.publish import Publisher
+from tests.console_visitors import CHROMIUM, PASSWORD, chromium
 from tests.console_web import Web
 from tests.integration.alert_kit import Hooks, firing, hooks
-from tests.integration.test_console_browser import CHROMIUM, FLAGS, HOSTILE, PASSWORD, login
+from tests.integration.test_console_browser import HOSTILE, login
 
 ROOT = Path(__file__).parents[2]
 INSIDE = {"TWINPOOL_WEBHOOK_NETWORKS": "127.0.0.0/8"}
@@ -73,10 +74,8 @@ def web(rows: Any, valkey_url: str) -> Iterator[Web]:
 
 @pytest.fixture(scope="module")
 def browser(rows: Any) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @dataclass

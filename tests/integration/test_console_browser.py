@@ -16,7 +16,7 @@ from axes.models import AccessAttempt, AccessLog
 from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session
 from django.utils import timezone
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from redis.asyncio import Redis
 
 from controlplane.fleet.models import Operation
@@ -24,7 +24,7 @@ from controlplane.stack.ports import free_port
 from controlplane.telemetry.publish import Publisher
 from controlplane.telemetry.topics import model_topic
 from tests.console_rows import find, rows
-from tests.console_visitors import CHROMIUM, FLAGS, PASSWORD
+from tests.console_visitors import CHROMIUM, PASSWORD, chromium
 from tests.console_web import Web
 
 # Skipped in the open where no browser is, so that a newcomer's first run passes; in CI a missing browser is an error.
@@ -99,10 +99,8 @@ def web(people: None, valkey_url: str) -> Iterator[Web]:
 
 @pytest.fixture(scope="module")
 def browser(people: None) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from django.core.management import call_command
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from tests.integration.test_console_browser import CHROMIUM, FLAGS
+from tests.console_visitors import CHROMIUM, chromium
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None and "CI" not in os.environ, reason="needs Debian's chromium: apt-get install chromium"
@@ -44,10 +44,8 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 def opened(browser: Browser, file: Path, scheme: str, width: int) -> tuple[Page, list[str]]:
