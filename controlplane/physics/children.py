@@ -8,13 +8,13 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 log = logging.getLogger(__name__)
 
 
-def answers(module: str, question: str, within_s: float) -> Iterator[Any]:
+def answers(module: str, question: str, within_s: float) -> Generator[Any]:
     """What `python -m MODULE` says to a question on its standard input: the value of each line of JSON, as they come.
 
     Those that do not come within `within_s` seconds or at all are left out, which is logged. Whoever stops reading ends the
