@@ -14,14 +14,11 @@ from controlplane.control.newmodel import MAX_CONFIG_BYTES
 from controlplane.core.advisor import Transport
 from controlplane.core.gpus import UnknownGpu, gpu
 from controlplane.core.protocol import Slo
-from controlplane.physics.advicequestion import Question
+from controlplane.physics.advicequestion import MAX_TRACE_CHARS, Question
 from controlplane.physics.advising import MAX_HIT, MAX_SEEDS, SEEDS
 from controlplane.physics.asked import MAX_GBPS, MAX_GPUS, MAX_MS
 from controlplane.physics.catalog import config_names
 from controlplane.physics.traffic import MAX_TOKENS
-
-MAX_TRACE = 1 << 20
-"""Characters: some 30,000 requests as Azure writes them, far more than a simulation takes."""
 
 
 def known_gpu(kind: str) -> None:
@@ -52,7 +49,9 @@ class AdvisorBody(Strict):
         min_value=0, max_value=MAX_HIT, required=False, help_text="Share of a prompt's KV that the decode side holds."
     )
     trace = Text(
-        max_length=MAX_TRACE, required=False, help_text="Recorded requests instead of lengths: a file of docs/forecast.md."
+        max_length=MAX_TRACE_CHARS,
+        required=False,
+        help_text="Recorded requests instead of lengths: a file of docs/forecast.md.",
     )
     slo_ttft_ms = Number(max_value=MAX_MS, default=Slo.ttft_ms)
     slo_itl_ms = Number(max_value=MAX_MS, default=Slo.itl_ms)

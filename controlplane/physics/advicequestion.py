@@ -21,6 +21,8 @@ from controlplane.physics.advising import SEEDS, AdviceRequest, advise_offline, 
 from controlplane.physics.catalog import read_config
 from controlplane.physics.traces import TraceRefused, trace_of
 
+MAX_TRACE_CHARS = 1 << 20
+"""Some 30,000 requests as Azure writes them, far more than a simulation takes."""
 MAX_REASON = 500
 NICENESS = 5
 OWN_CONFIG = "own config.json"
