@@ -127,9 +127,11 @@ class AskedDocument(serializers.Serializer[Seen]):
     """A question to the advisor and what is known of it."""
 
     id = _text("Of the question: the same for the same one.")
-    state = _text("waiting, working or done.")
+    state = _text(
+        "waiting, working, done, or failed, where the closed form's advice is all there is: it may be asked again."
+    )
     advice: Any = AdviceDocument(allow_null=True, help_text="While it works: the closed form's, once it is there.")
     what = _text("What it works at.")
     share = _figure("Of the simulation that is done.", **FIGURE)
-    reason = _text("If done: why the advice is the closed form's all the same.")
+    reason = _text("Why the advice is the closed form's, though more was asked for.")
     ahead = serializers.IntegerField(help_text="Questions that come first.")

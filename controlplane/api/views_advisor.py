@@ -49,7 +49,7 @@ class OneAdvice(Resource):
 def _answer(seen: Seen) -> Response:
     if seen.state == "refused":
         raise Problem(422, "invalid", seen.reason)
-    if seen.state == "failed":
+    if seen.state == "failed" and seen.advice is None:
         raise Problem(504, "no_answer", seen.reason)
     headers = {} if seen.over else {"Location": f"/api/v1/advisor/{seen.id}", "Retry-After": str(AGAIN_S)}
     return Response(asdict(seen), status=200 if seen.over else 202, headers=headers)

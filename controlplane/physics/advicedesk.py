@@ -75,7 +75,7 @@ class Desk:
         """What is known of the question, which is begun if it is new or failed last time. Raises DeskFull."""
         with self._lock:
             known = self._works.get(question.id)
-            if known is None or (known.seen.over and known.seen.state != "refused" and known.seen.reason):
+            if known is None or known.seen.state == "failed":
                 self._begin(question)
             return self._look(question.id)
 
@@ -141,6 +141,8 @@ def _learned(seen: Seen, kind: str, value: Any) -> Seen:
             return replace(seen, advice=value)
         case "final":
             return replace(seen, state="done", advice=value, what="", share=None)
+        case "unsimulated":
+            return replace(seen, state="done", reason=value, what="", share=None)
         case _:
             return replace(seen, state="refused", reason=value, what="", share=None)
 
@@ -149,7 +151,7 @@ def _ended(seen: Seen) -> Seen:
     """When its process has said all it says."""
     if seen.over:
         return seen
-    ended = replace(seen, state="done" if seen.advice else "failed", what="", share=None)
+    ended = replace(seen, state="failed", what="", share=None)
     why = f"ended early or took more than {WITHIN_S:.0f} s; the web process's log has the reason. Ask again"
     if seen.advice is None:
         return replace(ended, reason=f"The calculation {why}, or with fewer GPUs.")

@@ -2,7 +2,8 @@
 
 `python -m controlplane.physics.advicequestion` reads a Question as JSON on its standard input and writes a line of JSON as
 soon as there is one: ["closed", document] (the closed form, after a second, while it simulates), ["progress", {"what",
-"share"}], and at last ["final", document] or ["refused", "why"], documents being those of physics.advising.
+"share"}], and at last ["final", document], ["unsimulated", "why"] or ["refused", "why"], documents being those of
+physics.advising.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from controlplane.core.advisor import Transport
+from controlplane.core.forecast import TooLoose
 from controlplane.core.protocol import Slo
 from controlplane.physics.advising import SEEDS, AdviceRequest, advise_offline, document
 from controlplane.physics.catalog import read_config
@@ -102,6 +104,8 @@ def answer(question: Question, tell: Tell) -> None:
         tell("closed" if asked.seeds else "final", document(advise_offline(closed), closed))
         if asked.seeds:
             tell("final", document(advise_offline(asked, report), asked))
+    except TooLoose as loose:
+        tell("unsimulated", f"This is the closed form: {loose}."[:MAX_REASON])
     except ValueError as refused:  # every refusal of physics and core is one, and says what would do
         tell("refused", str(refused)[:MAX_REASON])
 

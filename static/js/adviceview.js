@@ -124,7 +124,7 @@ function flipsPanel({ flips, verdict }) {
 
 // What is said above the answer while it is not the last one.
 export function courseNode({ state, advice, share, ahead, reason }) {
-  if (state === "done") return reason ? el("div", { class: "banner warn" }, el("span", { class: "say warn wrap" }, reason)) : null;
+  if (state === "done" || state === "failed") return reason ? el("div", { class: "banner warn" }, el("span", { class: "say warn wrap" }, reason)) : null;
   let words = ahead ? ngettext("%(n)s question comes first", "%(n)s questions come first", ahead) : gettext("Looking for the best layouts");
   if (advice) words = share == null ? gettext("This is the closed form; the simulation goes on") : gettext("This is the closed form; %(share)s % is simulated", { share: percent(share) });
   return el("div", { class: "banner course" }, el("span", { class: "say run" }, words), el("progress", { max: 1, value: share ?? (advice ? 0 : null), "aria-label": gettext("Simulation") }));

@@ -127,7 +127,7 @@ function paint(document, drawn) {
   const same = drawn.advice === JSON.stringify(document.advice);
   if (same && result.firstElementChild?.matches(".course") && head) result.firstElementChild.replaceWith(head);
   else if (!same || !head || !drawn.head) show(head, ...(document.advice ? adviceNodes(document.advice) : [waits()]));
-  if (document.advice && !same) announce(`${title(document.advice)}. ${document.state === "done" ? "" : gettext("It is being simulated.")}`);
+  if (document.advice && !same) announce(`${title(document.advice)}. ${["waiting", "working"].includes(document.state) ? gettext("It is being simulated.") : ""}`);
   Object.assign(drawn, { advice: JSON.stringify(document.advice), head: Boolean(head) });
 }
 

@@ -88,10 +88,10 @@ def test_questions_wait_in_turn_and_too_many_are_told_to_come_again(monkeypatch:
 def test_a_process_that_dies_leaves_the_closed_form_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     process, desk = use(monkeypatch, Process(["closed", {"a": 1}])), Desk()
     process.may.set()
-    done = eventually(desk, desk.ask(QUESTION).id, "done")
+    done = eventually(desk, desk.ask(QUESTION).id, "failed")
     assert done.advice == {"a": 1} and "closed form" in done.reason
     desk.ask(QUESTION)
-    eventually(desk, done.id, "done")
+    eventually(desk, done.id, "failed")
     assert process.asked == 2
     use(monkeypatch, Process())
     failed = eventually(desk, desk.ask(replace(QUESTION, gpus=17)).id, "failed")
@@ -126,6 +126,14 @@ def test_answers_are_kept_for_the_newest_questions_only(monkeypatch: pytest.Monk
 def test_a_question_keeps_its_id_through_its_json() -> None:
     again = Question.from_json(QUESTION.to_json())
     assert again == QUESTION and again.id == QUESTION.id != replace(QUESTION, gpus=17).id
+
+
+def test_light_traffic_that_no_simulation_can_saturate_is_told_in_closed_form() -> None:
+    told: list[tuple[str, Any]] = []
+    light = replace(QUESTION, model="qwen3-0.6b", gpus=2, input_tokens=1, output_tokens=2, slo_ttft_ms=1e6, seeds=1)
+    answer(light, lambda kind, value: told.append((kind, value)))
+    kinds = [kind for kind, _ in told if kind != "progress"]
+    assert kinds == ["closed", "unsimulated"] and "give a tighter target" in told[-1][1]
 
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:
