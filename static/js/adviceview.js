@@ -51,12 +51,12 @@ function verdictNode(advice) {
 
 function figuresNode({ transfer, inputs }) {
   const size = bytes(transfer.kv_bytes_per_request);
-  const wire = (words, ms, note) => [words, latency(ms), note];
+  const wire = (gbps, ms, note) => [gettext("on the wire at %(gbps)s Gb/s", { gbps: number(gbps, Number.isInteger(gbps) ? 0 : 1) }), latency(ms), note];
   const rows = [
     [gettext("KV per token"), { value: number(transfer.kv_bytes_per_token), unit: "B" }, ""],
     [gettext("KV per request"), size, gettext("%(n)s tokens, no prefix hit", { n: number(transfer.tokens) })],
-    wire(gettext("on the wire at 100 Gb/s"), transfer.wire_ms_at_100_gbps, ""),
-    wire(gettext("on the wire at %(gbps)s Gb/s", { gbps: number(inputs.network_gbps) }), transfer.wire_ms, inputs.transport === "tcp" ? gettext("your network; TCP is taken to reach half of it") : gettext("your network")),
+    inputs.network_gbps === 100 ? wire(400, transfer.wire_ms_at_400_gbps, "") : wire(100, transfer.wire_ms_at_100_gbps, ""),
+    wire(inputs.network_gbps, transfer.wire_ms, inputs.transport === "tcp" ? gettext("your network; TCP is taken to reach half of it") : gettext("your network")),
   ];
   return el("dl", { class: "quad" }, ...rows.map(([name, { value, unit }, note]) => el("div", {}, el("dt", {}, name), el("dd", {}, value, el("small", {}, unit)), el("dd", {}, note))));
 }
@@ -77,7 +77,7 @@ function checkRow(check) {
     {},
     el("td", {}, el("span", { class: `say ${kind}` }, words)),
     el("td", { class: "wrap" }, TITLES[check.name] ?? check.title, el("span", { class: "why", lang: "en" }, check.sentence)),
-    el("td", { class: "r" }, el("b", { class: "num" }, check.value_text), el("span", { class: "why" }, basis(check))),
+    el("td", { class: "r wrap" }, el("b", { class: "num" }, check.value_text), el("span", { class: "why" }, basis(check))),
     el("td", { class: "r soft wrap" }, LIMITS[check.name] ?? check.threshold_text),
   );
 }
@@ -117,8 +117,8 @@ function forecastPanel(advice) {
 
 function flipsPanel({ flips, verdict }) {
   if (!flips.length) return panel("flips-title", gettext("What would change the verdict"), "", el("p", { class: "panel-foot" }, gettext("No single input changes it within 16 times its value.")));
-  const heads = [head(gettext("input")), head(gettext("now"), "r"), head(gettext("at"), "r"), head(gettext("verdict"))];
-  const rows = flips.map((flip) => el("tr", { title: flip.sentence }, el("td", {}, INPUTS[flip.input] ?? flip.input), el("td", { class: "r soft" }, flip.now), el("td", { class: "r" }, el("b", { class: "num" }, flip.at)), el("td", {}, el("span", { class: `say ${GLYPHS[flip.verdict][0]}` }, VERDICTS[flip.verdict]))));
+  const heads = [head(gettext("input")), head(gettext("now"), "r opt"), head(gettext("at"), "r"), head(gettext("verdict"))];
+  const rows = flips.map((flip) => el("tr", { title: flip.sentence }, el("td", {}, INPUTS[flip.input] ?? flip.input), el("td", { class: "r soft opt" }, flip.now), el("td", { class: "r" }, el("b", { class: "num" }, flip.at)), el("td", {}, el("span", { class: `say ${GLYPHS[flip.verdict][0]}` }, VERDICTS[flip.verdict]))));
   return panel("flips-title", gettext("What would change the verdict"), gettext("the nearest value of one input, all else as it is; now: %(verdict)s", { verdict: VERDICTS[verdict] }), table("flips-title", "", heads, rows));
 }
 

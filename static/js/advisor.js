@@ -9,6 +9,7 @@ import { announce } from "./say.js";
 
 const URL_OF_API = "/api/v1/advisor";
 const AGAIN_MS = 700;
+const narrow = matchMedia("(max-width: 1100px)");
 const SKIPPED = 404; // the answer is not kept any more, or by another web process
 
 const form = document.getElementById("ask");
@@ -165,6 +166,7 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   history.replaceState(null, "", link());
   ask();
+  if (narrow.matches) result.scrollIntoView(); // it stands below the form
 });
 document.getElementById("copy").addEventListener("click", copy);
 key("c", copy);
