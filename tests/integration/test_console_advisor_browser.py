@@ -70,8 +70,10 @@ def test_a_link_is_asked_at_once_and_the_simulation_replaces_the_closed_form(pag
 
 
 def test_asking_puts_the_inputs_into_the_address_and_a_reload_brings_them_back(page: Page) -> None:
-    page.goto("/advisor")
-    expect(page.get_by_text("Nothing asked yet")).to_be_visible()
+    page.goto("/audit")
+    page.keyboard.press("g")
+    page.keyboard.press("a")
+    expect(page.get_by_text("Nothing asked yet")).to_be_visible(timeout=SLOW_MS)
     page.select_option("[name=model]", "own")
     page.fill("[name=config]", CONFIG.read_text())
     page.fill("[name=gpus]", "8")
