@@ -95,6 +95,7 @@ def places(engine: str, operation: int, model: str) -> dict[str, str]:
         "model": f"/models/{model}",
         "rebalance": f"/models/{model}/rebalance",
         "requests": "/requests",
+        "advisor": "/advisor",
         "nodes": "/nodes",
         "engine": f"/engines/{engine}",
         "operations": "/operations",

@@ -113,6 +113,20 @@ def change(name: str, tag: str, body: type[Strict] | None = None, *, model: bool
     return extend_schema(operation_id=name, tags=[tag], request=body, parameters=parameters, responses=responses)
 
 
+def question(
+    name: str, tag: str, body: type[Strict] | None, document: Any, *, more: Mapping[int, str] | None = None
+) -> Callable[[Any], Any]:
+    """Describes a POST that asks for something and changes nothing, or the GET (without a body) that asks again: 200, or
+    202 while the answer is being made."""
+    refusals = {**READS, **{status: CHANGES[status] for status in (400, 403, 413, 415) if body}, **(more or {})}
+    responses: dict[Any, Any] = {
+        (200, "application/json"): document,
+        (202, "application/json"): OpenApiResponse(document, description="It is being made: ask again at `Location`."),
+        **_problems(refusals),
+    }
+    return extend_schema(operation_id=name, tags=[tag], request=body, responses=responses)
+
+
 def page_of(document: type[serializers.BaseSerializer[Any]], name: str) -> type[serializers.Serializer[Any]]:
     """The serializer that describes a page of a list."""
     fields = {

@@ -9,6 +9,7 @@ from django.views.i18n import JavaScriptCatalog, set_language
 
 from controlplane.console import (
     acts,
+    advisor,
     alert_acts,
     alerts,
     audit,
@@ -36,6 +37,7 @@ urlpatterns = [
     path("data/nodes", nodes.nodes, name="data_nodes"),
     path("data/gpus", nodes.gpus, name="data_gpus"),
     *(path(f"nodes/<str:node_name>/{verb}", acts.node, {"verb": verb}, name=f"{verb}_node") for verb in acts.NODE),
+    path("advisor", advisor.page, name="advisor"),
     path("audit", audit.page, name="audit"),
     path("data/audit", audit.rows, name="data_audit"),
     path("data/waste", waste.fleet, name="data_waste"),

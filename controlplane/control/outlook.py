@@ -6,16 +6,11 @@ question is asked again a moment later. Nothing here changes anything.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
 import math
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -24,10 +19,9 @@ from controlplane.core.layout import WORD_OF_MODE
 from controlplane.core.protocol import ROLES_OF_MODE, Mode
 from controlplane.core.table import DEFAULT_MAX_NUM_SEQS
 from controlplane.fleet import models
+from controlplane.physics.children import answers
 from controlplane.physics.splitforecasts import Question
 from controlplane.telemetry.recent import Traffic, recent_traffic
-
-log = logging.getLogger(__name__)
 
 SPAN_S = 1800
 KEPT_S = 300.0
@@ -36,6 +30,7 @@ KEPT = 512
 BATCH = 4
 """Layouts of one process."""
 STEP = 1.05
+MODULE = "controlplane.physics.splitforecasts"
 WITHIN_S = 90.0
 BASIS_S = 120.0
 ASKED_S = 15.0
@@ -149,7 +144,8 @@ class Outlook:
     def _work(self) -> None:
         while batch := self._next():
             by_layout = {one.layouts[0]: one for one in batch}
-            for layout, answer in _simulated(replace(batch[0], layouts=tuple(by_layout))):
+            question = replace(batch[0], layouts=tuple(by_layout))
+            for layout, answer in answers(MODULE, question.to_json(), WITHIN_S):
                 self._learn(by_layout.pop(layout), answer)
             for one in by_layout.values():
                 self._learn(one, {"refused": "the simulation failed or took too long; the web process's log has the reason"})
@@ -173,41 +169,6 @@ class Outlook:
                 self._thread = None
                 return []
             return [one for one in waiting if replace(one, layouts=()) == replace(waiting[0], layouts=())][:BATCH]
-
-
-def _simulated(question: Question) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Answers as they come. Those that do not come in time or at all are left out, which is logged."""
-    command, pipe = [sys.executable, "-m", "controlplane.physics.splitforecasts"], subprocess.PIPE
-    try:
-        process = subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
-    except OSError as error:
-        log.error("a forecast cannot be made: %s", error.strerror)
-        return
-    with process, _killed_after(process, WITHIN_S):
-        assert process.stdin and process.stdout and process.stderr
-        try:
-            process.stdin.write(question.to_json())
-            process.stdin.close()
-            for line in process.stdout:
-                layout, answer = json.loads(line)
-                yield layout, answer
-        except (OSError, ValueError) as error:
-            log.error("a forecast failed: %s", type(error).__name__)
-        said = process.stderr.read().strip()
-        if process.wait():
-            log.error("a forecast failed: %s", said.splitlines()[-1] if said else f"exit {process.returncode}")
-
-
-@contextlib.contextmanager
-def _killed_after(process: subprocess.Popen[str], seconds: float) -> Iterator[None]:
-    timer = threading.Timer(seconds, process.kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        process.kill()
 
 
 @cache

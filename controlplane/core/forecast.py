@@ -27,6 +27,7 @@ from controlplane.core.forecast_types import (
     Progress,
     Served,
     Settings,
+    TooLoose,
 )
 from controlplane.core.gpus import Gpu, gpu
 from controlplane.core.layout import Layout
@@ -50,6 +51,7 @@ __all__ = [
     "Saturation",
     "Served",
     "Settings",
+    "TooLoose",
     "highest_rate",
     "pools_of",
     "simulate",

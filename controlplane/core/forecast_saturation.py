@@ -17,7 +17,7 @@ from typing import Literal
 from controlplane.core.forecast_fleet import capacity_tokens
 from controlplane.core.forecast_routing import Rates
 from controlplane.core.forecast_run import Simulation
-from controlplane.core.forecast_types import Arrival, ForecastRefused, Outcome, Pool, Progress, Settings
+from controlplane.core.forecast_types import Arrival, ForecastRefused, Outcome, Pool, Progress, Settings, TooLoose
 from controlplane.core.protocol import Mode, Slo
 
 Missed = Literal["ttft", "itl", "both"]
@@ -88,19 +88,29 @@ def saturate(
     near: float | None = None,
 ) -> Saturation:
     """The highest rate of such arrivals (checked by the caller) within the SLO. `near`: where it is looked for first. Raises
-    ForecastRefused if they say nothing of rates or no engine can serve any of them, and DoesNotFit."""
+    ForecastRefused if they say nothing of rates or no engine can serve any of them, TooLoose, and DoesNotFit."""
     search = _Search(pools, arrivals, settings, mode, criterion, progress)
     rate = near or _guess(pools, arrivals, settings)
     factor = FIRST_FACTOR
     if search.holds(rate):
         while search.holds(rate * factor):
             rate, factor = rate * factor, min(factor * factor, 4.0)
+            _check_window(rate, criterion)
         return search.bisect(rate, rate * factor)
     while rate / factor > LOWEST_RATE:
         if search.holds(rate / factor):
             return search.bisect(rate / factor, rate)
         rate, factor = rate / factor, min(factor * factor, 4.0)
     return search.result(0.0)
+
+
+def _check_window(rate: float, criterion: Criterion) -> None:
+    """Requests that come all within the TTFT target and hold it would hold it at any rate."""
+    if criterion.most_requests / rate * 1e3 < criterion.slo.ttft_ms:
+        raise TooLoose(
+            f"{criterion.most_requests:,} requests within the TTFT target of {criterion.slo.ttft_ms:g} ms keep it, so that "
+            f"a simulation of so many finds no highest rate: give a tighter target or fewer GPUs"
+        )
 
 
 class _Search:

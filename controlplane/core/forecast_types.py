@@ -29,6 +29,10 @@ class ForecastRefused(ValueError):
     """The simulation cannot be run like this; the message names the remedy."""
 
 
+class TooLoose(ForecastRefused):
+    """The targets hold at every rate that a simulation of bounded length can tell from a higher one."""
+
+
 class Arrival(NamedTuple):
     """One request. `prefix`: ids of its leading full blocks of `Settings.block_size` tokens, each chained to the one before
     it (equal ids mean equal text from the start on). `session`: breaks ties between engines; 0 is no session."""

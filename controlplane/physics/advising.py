@@ -243,7 +243,7 @@ def _simulated(
     pools = pools_of(offline.shape, layout, settings)
     seeds = range(1, (1 if asked.trace else asked.seeds) + 1)
     for seed in seeds:
-        told(f"simulating {layout.text}, draw {seed}", None)
+        told(f"simulating {layout.text}, draw {seed}", (MODES.index(mode) + (seed - 1) / len(seeds)) / len(MODES))
         found = highest_rate(pools, asked.arrivals(seed), settings, mode, criterion, near=near)
         rates.append(found.requests_per_second)
         outcomes += [found.outcome] if found.outcome else []

@@ -6,6 +6,7 @@ reading with TraceRefused, which names the line. How each format is written: doc
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -46,6 +47,11 @@ def read_trace(path: Path, limit: int | None = None, seconds: float | None = Non
             return _read(file, limit, seconds, scale_rate)
     except OSError as error:
         raise TraceRefused(f"cannot read it: {error.strerror}") from None
+
+
+def trace_of(text: str, limit: int | None = None) -> Trace:
+    """The same of a trace that came as text. Raises TraceRefused."""
+    return _read(io.BytesIO(text.encode()), limit, None, 1.0)
 
 
 def _read(file: BinaryIO, limit: int | None, seconds: float | None, scale_rate: float) -> Trace:

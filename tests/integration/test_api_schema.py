@@ -45,7 +45,7 @@ def test_the_description_is_valid_and_complete(tmp_path: Path) -> None:
         for method, each in methods.items():
             statuses = set(each["responses"])
             assert {"400", "401", "403", "404", "429", "503"} <= statuses, (path, method)
-            if method != "get":
+            if method != "get" and path != "/api/v1/advisor":  # a question changes nothing
                 assert {"202", "409", "412", "413", "415", "422"} <= statuses, (path, method)
 
 

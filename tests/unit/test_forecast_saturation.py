@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.forecast import Arrival, Criterion, ForecastRefused, Saturation, Settings, highest_rate, pools_of
+from controlplane.core.forecast import (
+    Arrival,
+    Criterion,
+    ForecastRefused,
+    Saturation,
+    Settings,
+    TooLoose,
+    highest_rate,
+    pools_of,
+)
 from controlplane.core.layout import parse_layout
 from controlplane.core.protocol import Slo
 from tests.forecast_workloads import llama, mixed, steady
@@ -39,6 +48,11 @@ def test_without_a_split_the_gaps_between_tokens_are_what_fails() -> None:
 def test_targets_that_a_request_alone_misses_give_no_rate() -> None:
     found = saturation("agg:1xTP4", steady(8, 50), Slo(ttft_ms=100, itl_ms=60))
     assert (found.requests_per_second, found.outcome, found.missed) == (0, None, "ttft")
+
+
+def test_targets_that_hold_at_any_rate_are_refused_with_the_remedy() -> None:
+    with pytest.raises(TooLoose, match="give a tighter target or fewer GPUs"):
+        saturation("agg:2xTP4", steady(8, 100, prompt=8, output=2), Slo(ttft_ms=1e8, itl_ms=1e8))
 
 
 def test_the_rate_of_the_given_arrivals_does_not_matter() -> None:

@@ -1,0 +1,141 @@
+// The advisor's answer as panels: verdict, key figures, checks, forecasts of the modes, what would change the verdict.
+import { el, svg } from "./dom.js";
+import { latency, latencyText, MISSING, number, percent, rate } from "./format.js";
+import { gettext, ngettext } from "./i18n.js";
+import { MODES } from "./opwords.js";
+
+const STATES = { pass: ["ok", gettext("pass")], fail: ["bad", gettext("fail")], unknown: ["idle", gettext("not known")] };
+const TITLES = {
+  decode_share: gettext("Decode share of request time"),
+  kv_network: gettext("KV per request against the network"),
+  prefix_hits: gettext("KV already on the decode side"),
+  gpus: gettext("GPUs"),
+  transport: gettext("Transport"),
+  short_prompts: gettext("Not only short requests"),
+};
+const LIMITS = {
+  decode_share: gettext("70 % or more"),
+  kv_network: gettext("500 MB or less, or 100 Gb/s or more"),
+  prefix_hits: gettext("under 80 %"),
+  gpus: gettext("16 or more"),
+  transport: "RDMA",
+  short_prompts: gettext("512 in or more, or 100 out or more"),
+};
+const VERDICTS = { yes: gettext("yes"), no: gettext("no"), not_enough_data: gettext("not enough data"), try_canary: gettext("try a canary") };
+const GLYPHS = { yes: ["ok", "✓"], no: ["bad", "✕"], not_enough_data: ["idle", "○"], try_canary: ["warn", "▲"] };
+const INPUTS = { prompt: gettext("prompt"), output: gettext("answer"), "prefix hits": gettext("prefix hits"), GPUs: gettext("GPUs"), network: gettext("network"), transport: gettext("transport") };
+
+export const title = ({ verdict, mode }) => {
+  if (verdict === "yes") return mode === "conditional" ? gettext("Disaggregate per request (conditional)") : gettext("Disaggregate");
+  if (verdict === "try_canary") return mode === "conditional" ? gettext("Try a canary of deciding per request") : gettext("Try a canary of disaggregation");
+  return verdict === "no" ? gettext("Stay monolithic") : gettext("Not enough data");
+};
+
+const signed = (share) => (share == null ? gettext("no limit") : `${share < 0 ? "−" : "+"}${percent(Math.abs(share))} %`);
+const bytes = (value) => (value >= 1e9 ? { value: number(value / 1e9, 2), unit: "GB" } : { value: number(value / 1e6), unit: "MB" });
+
+function verdictNode(advice) {
+  const [kind, glyph] = GLYPHS[advice.verdict];
+  const passed = advice.checks.filter((check) => check.state === "pass").length;
+  const gain = advice.gain
+    ? [el("b", { class: "num money" }, signed(advice.gain.ratio), el("small", {}, advice.gain.ratio == null ? gettext("monolithic serving keeps the targets at no rate") : gettext("requests/s within the targets against monolithic, %(low)s to %(high)s", { low: signed(advice.gain.low), high: signed(advice.gain.high) })))]
+    : [];
+  return el(
+    "div",
+    { class: "verdict" },
+    el("strong", {}, el("span", { class: `verdict-glyph ${kind}`, "aria-hidden": "true" }, glyph), title(advice)),
+    ...gain,
+    el("span", { class: "soft full" }, el("span", { lang: "en" }, advice.sentence), ` ${gettext("%(passed)s of %(all)s checks pass.", { passed, all: advice.checks.length })}`),
+  );
+}
+
+function figuresNode({ transfer, inputs }) {
+  const size = bytes(transfer.kv_bytes_per_request);
+  const wire = (gbps, ms, note) => [gettext("on the wire at %(gbps)s Gb/s", { gbps: number(gbps, Number.isInteger(gbps) ? 0 : 1) }), latency(ms), note];
+  const rows = [
+    [gettext("KV per token"), { value: number(transfer.kv_bytes_per_token), unit: "B" }, ""],
+    [gettext("KV per request"), size, gettext("%(n)s tokens, no prefix hit", { n: number(transfer.tokens) })],
+    inputs.network_gbps === 100 ? wire(400, transfer.wire_ms_at_400_gbps, "") : wire(100, transfer.wire_ms_at_100_gbps, ""),
+    wire(inputs.network_gbps, transfer.wire_ms, inputs.transport === "tcp" ? gettext("your network; TCP is taken to reach half of it") : gettext("your network")),
+  ];
+  return el("dl", { class: "quad" }, ...rows.map(([name, { value, unit }, note]) => el("div", {}, el("dt", {}, name), el("dd", {}, value, el("small", {}, unit)), el("dd", {}, note))));
+}
+
+const panel = (id, words, meta, ...nodes) => el("section", { class: "panel", "aria-labelledby": id }, el("header", {}, el("h2", { id }, words), el("span", { class: "meta" }, meta)), ...nodes);
+const table = (id, className, heads, rows) => el("div", { class: "scroll", tabindex: "0", role: "group", "aria-labelledby": id }, el("table", { class: `table ${className}` }, el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...rows)));
+const head = (words, className = "") => el("th", { class: className }, words);
+
+function basis({ source, samples, window_s, confidence }) {
+  const parts = [samples == null ? "" : ngettext("%(n)s request", "%(n)s requests", samples, { n: number(samples) }), window_s == null ? "" : gettext("over %(window)s s", { window: number(window_s) }), confidence == null ? "" : gettext("%(share)s % sure", { share: percent(confidence) })];
+  return parts.filter(Boolean).join(" · ") || (source.startsWith("computed") ? gettext("computed") : gettext("given"));
+}
+
+function checkRow(check) {
+  const [kind, words] = STATES[check.state];
+  return el(
+    "tr",
+    {},
+    el("td", {}, el("span", { class: `say ${kind}` }, words)),
+    el("td", { class: "wrap" }, TITLES[check.name] ?? check.title, el("span", { class: "why", lang: "en" }, check.sentence)),
+    el("td", { class: "r wrap" }, el("b", { class: "num" }, check.value_text), el("span", { class: "why" }, basis(check))),
+    el("td", { class: "r soft wrap" }, LIMITS[check.name] ?? check.threshold_text),
+  );
+}
+
+function range({ low, high, requests_per_second: value }, most) {
+  const x = (each) => Math.round((1900 * each) / most) / 10;
+  return svg("svg", { class: "range", viewBox: "0 0 200 18", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("path", { class: "grid", d: "M0 9H200" }), svg("rect", { class: "band", x: x(low), y: 4, width: Math.max(1, x(high) - x(low)), height: 10 }), svg("rect", { class: "then", x: Math.max(0, x(value) - 1.5), y: 2, width: 3, height: 14 }));
+}
+
+function forecastRow(each, advice, most) {
+  const name = el("td", { class: "wrap" }, MODES[each.mode], el("span", { class: "why" }, each.layout || gettext("no layout")));
+  const picked = each.mode === advice.mode ? "pick" : "";
+  if (!each.requests_per_second) return el("tr", { class: picked }, name, el("td", { class: "soft wrap", colspan: 6 }, gettext("keeps the targets at no rate on these GPUs")));
+  const spread = each.high > each.low ? `${rate(each.low)} – ${rate(each.high)}` : MISSING;
+  const over = (value, limit) => `r${value != null && value > limit ? " hot" : ""}`;
+  const { ttft_ms: ttft, itl_ms: itl } = advice.inputs.slo;
+  return el(
+    "tr",
+    { class: picked },
+    name,
+    el("td", { class: "r" }, el("b", { class: "num" }, rate(each.requests_per_second))),
+    el("td", { class: "r soft" }, spread),
+    el("td", { class: "rc opt" }, range(each, most)),
+    el("td", { class: over(each.ttft_p99_ms, ttft) }, latencyText(each.ttft_p99_ms)),
+    el("td", { class: over(each.itl_p99_ms, itl) }, latencyText(each.itl_p99_ms)),
+    el("td", { class: "r" }, number(each.cost_per_million_tokens, 2)),
+  );
+}
+
+function forecastPanel(advice) {
+  const most = Math.max(1e-9, ...advice.forecasts.map((each) => Math.max(each.high, each.requests_per_second)));
+  const heads = [head(gettext("mode")), head(gettext("requests/s"), "r"), head(gettext("95 % interval"), "r"), head("", "rc opt"), head(gettext("TTFT p99"), "r"), head(gettext("ITL p99"), "r"), head(gettext("$ / 1M out"), "r")];
+  const meta = advice.inputs.seeds ? ngettext("highest rate within the targets, simulated with %(n)s draw", "highest rate within the targets, simulated with %(n)s draws", advice.inputs.seeds) : gettext("highest rate within the targets, closed form");
+  const gain = advice.gain ? [el("p", { class: "panel-foot", lang: "en" }, advice.gain.sentence)] : [];
+  return panel("modes-title", gettext("Forecast of the three modes"), meta, table("modes-title", "fc offers", heads, advice.forecasts.map((each) => forecastRow(each, advice, most))), ...gain);
+}
+
+function flipsPanel({ flips, verdict }) {
+  if (!flips.length) return panel("flips-title", gettext("What would change the verdict"), "", el("p", { class: "panel-foot" }, gettext("No single input changes it within 16 times its value.")));
+  const heads = [head(gettext("input")), head(gettext("now"), "r opt"), head(gettext("at"), "r"), head(gettext("verdict"))];
+  const rows = flips.map((flip) => el("tr", { title: flip.sentence }, el("td", {}, INPUTS[flip.input] ?? flip.input), el("td", { class: "r soft opt" }, flip.now), el("td", { class: "r" }, el("b", { class: "num" }, flip.at)), el("td", {}, el("span", { class: `say ${GLYPHS[flip.verdict][0]}` }, VERDICTS[flip.verdict]))));
+  return panel("flips-title", gettext("What would change the verdict"), gettext("the nearest value of one input, all else as it is; now: %(verdict)s", { verdict: VERDICTS[verdict] }), table("flips-title", "", heads, rows));
+}
+
+// What is said above the answer while it is not the last one.
+export function courseNode({ state, advice, share, ahead, reason }) {
+  if (state === "done" || state === "failed") return reason ? el("div", { class: "banner warn" }, el("span", { class: "say warn wrap" }, reason)) : null;
+  let words = ahead ? ngettext("%(n)s question comes first", "%(n)s questions come first", ahead) : gettext("Looking for the best layouts");
+  if (advice) words = share == null ? gettext("This is the closed form; the simulation goes on") : gettext("This is the closed form; %(share)s % is simulated", { share: percent(share) });
+  return el("div", { class: "banner course" }, el("span", { class: "say run" }, words), el("progress", { max: 1, value: share ?? (advice ? 0 : null), "aria-label": gettext("Simulation") }));
+}
+
+export function adviceNodes(advice) {
+  const checks = [head(gettext("verdict")), head(gettext("check")), head(gettext("your value"), "r"), head(gettext("threshold"), "r")];
+  return [
+    el("section", { class: "panel", "aria-label": gettext("Verdict") }, verdictNode(advice), figuresNode(advice)),
+    panel("checks-title", gettext("Five checks and the rule for short prompts"), gettext("decode share, GPUs and transport decide; the others warn"), table("checks-title", "ck", checks, advice.checks.map(checkRow))),
+    forecastPanel(advice),
+    flipsPanel(advice),
+  ];
+}
