@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from csp.constants import NONE, SELF
 from pydantic import SecretStr
@@ -89,7 +89,7 @@ def _database(url: SecretStr | None) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
         "PORT": str(parts.port or 5432),
-        "OPTIONS": {"connect_timeout": 5},
+        "OPTIONS": {"connect_timeout": 5, **dict(parse_qsl(parts.query))},  # sslmode and the like
         "CONN_HEALTH_CHECKS": True,
         "CONN_MAX_AGE": 60,
     }
