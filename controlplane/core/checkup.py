@@ -17,6 +17,7 @@ DISK_WARN_SHARE, DISK_FAIL_BYTES = 0.10, 1 << 30
 LEAST_POSTGRES, LEAST_VALKEY = 14, (7, 2)
 SLOW_LINK_SHARE = 0.25
 """KV that moves at less than this share of the declared bandwidth goes another way than was meant."""
+TCP_GBPS = 8.0
 MEMORY_WARN_SHARE = 0.8
 MOST_NAMED = 5
 
@@ -177,6 +178,14 @@ def link(subject: str, seen_gbps: float, declared_gbps: float, how: str) -> Find
         return Finding("link", subject, "ok", said)
     remedy = "see that KV goes over the fast network (--address, UCX_NET_DEVICES), or declare less with --network-gbps"
     return Finding("link", subject, "warn", said, remedy)
+
+
+def tcp_link(subject: str, gbps: float, connect_ms: float, declared_gbps: float) -> Finding:
+    """One TCP stream between two agents. It reaches TCP_GBPS at most, so it says nothing about what is beyond."""
+    expected = min(declared_gbps, TCP_GBPS)
+    found = link(subject, gbps, expected, "over one TCP stream")
+    said = f"{gbps:.1f} Gb/s over one TCP stream, {connect_ms:.1f} ms to connect; {declared_gbps:g} Gb/s declared"
+    return Finding(found.check, subject, found.level, said, found.remedy)
 
 
 def connectors(node: str, missing: Collection[str]) -> Finding:

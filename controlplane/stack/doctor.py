@@ -24,7 +24,7 @@ from controlplane.common.valkey import UNREACHABLE, connect_sync, describe
 from controlplane.config import BadSetting
 from controlplane.core import checkup, names
 from controlplane.core.checkup import Finding
-from controlplane.stack import doctor_fleet, doctor_machine, doctor_servers, endpoints, joined
+from controlplane.stack import doctor_fleet, doctor_links, doctor_machine, doctor_servers, endpoints, joined
 from controlplane.stack.backup import first_line
 from controlplane.stack.doctor_servers import Rows
 from controlplane.stack.folder import StateFolder, chosen, read_json
@@ -40,9 +40,10 @@ def run(arguments: Sequence[str], root: Path) -> int:
     )
     parser.add_argument("--state", metavar="DIR")
     parser.add_argument("--json", action="store_true", help="one JSON object with all findings")
+    parser.add_argument("--links", action="store_true", help="also measure links between nodes: a second of load on each")
     read = parser.parse_args(arguments)
     state = chosen(read.state, root)
-    found = list(node(state) if joined.node_name(state) else control_plane(state))
+    found = list(node(state) if joined.node_name(state) else control_plane(state, links=read.links))
     code = checkup.exit_code(found)
     if read.json:
         print(json.dumps({"ok": code == 0, "findings": [asdict(each) for each in found]}, indent=1))
@@ -66,7 +67,8 @@ def node(state: StateFolder) -> Iterator[Finding]:
     yield doctor_machine.gpus(expected=_uses_nvml(pid))
 
 
-def control_plane(state: StateFolder) -> Iterator[Finding]:
+def control_plane(state: StateFolder, *, links: bool = False) -> Iterator[Finding]:
+    """`links`: measure those between nodes too."""
     try:
         endpoints.adopt(state)
         django.setup()
@@ -90,7 +92,7 @@ def control_plane(state: StateFolder) -> Iterator[Finding]:
     if (telemetry := os.environ.get(names.ENV_TELEMETRY_URL, broker)) != broker:
         yield from doctor_servers.broker("telemetry", telemetry)
     yield from _own_clock(broker)
-    yield from _fleet(state, broker, rows)
+    yield from _fleet(state, broker, rows, links=links)
     yield from doctor_machine.connectors(rows.connectors)
 
 
@@ -118,7 +120,7 @@ def _database() -> Generator[Finding, None, Rows]:
     return rows
 
 
-def _fleet(state: StateFolder, broker: str, rows: Rows) -> Iterator[Finding]:
+def _fleet(state: StateFolder, broker: str, rows: Rows, *, links: bool) -> Iterator[Finding]:
     named = os.environ.get(names.ENV_FLEET_SECRET_FILE)
     try:
         secret = read_key(Path(named) if named else state.fleet_key, "the fleet secret")
@@ -135,6 +137,8 @@ def _fleet(state: StateFolder, broker: str, rows: Rows) -> Iterator[Finding]:
     yield from doctor_fleet.facts(heard, rows, [each.subject for each in refused])
     yield from doctor_fleet.engines(heard)
     yield from doctor_machine.reach(doctor_fleet.urls(heard)[:_NO_REACH_MORE_THAN])
+    if links:
+        yield from doctor_links.measured(heard, rows)
     yield doctor_machine.gpus(expected=doctor_fleet.has_real_gpus(heard, "127.0.0.1"))
     try:
         with psycopg.connect(os.environ[names.ENV_DATABASE_URL], connect_timeout=5) as connection:
