@@ -51,6 +51,14 @@ BEGIN
   FOR each IN SELECT c.oid::regclass AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = 'public' AND c.relkind = 'S'
   LOOP EXECUTE format('DROP SEQUENCE IF EXISTS %s CASCADE', each.name); END LOOP;
+  -- A dump tells rights as they differ from a new database's: what tables get by themselves here would come on top, as the
+  -- right to change the audit.
+  FOR each IN SELECT DISTINCT x.grantee::regrole AS role, d.defaclobjtype AS kind
+    FROM pg_default_acl d CROSS JOIN LATERAL aclexplode(d.defaclacl) x
+    WHERE d.defaclrole = current_user::regrole AND d.defaclnamespace = 'public'::regnamespace
+      AND x.grantee <> 0 AND d.defaclobjtype IN ('r', 'S', 'f')
+  LOOP EXECUTE format('ALTER DEFAULT PRIVILEGES IN SCHEMA public REVOKE ALL ON %s FROM %s',
+    CASE each.kind WHEN 'r' THEN 'TABLES' WHEN 'S' THEN 'SEQUENCES' ELSE 'FUNCTIONS' END, each.role); END LOOP;
 END $empty$;
 """
 
