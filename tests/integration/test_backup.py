@@ -65,7 +65,7 @@ def may(env: dict[str, str], verb: str, table: str) -> bool:
 
 
 def catalog(env: dict[str, str]) -> list[Any]:
-    """Tables, indexes, sequences, functions with owners and rights; constraints, triggers, and what new tables would get."""
+    """Tables, indexes, sequences, functions with owners and rights; constraints, triggers, what new tables would get."""
     parts = (
         "SELECT relname, relkind, relowner::regrole::text, "
         "(SELECT array_agg(a::text ORDER BY a::text) FROM unnest(relacl) a), pg_get_expr(relpartbound, oid) FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1",
