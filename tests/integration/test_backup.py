@@ -68,7 +68,8 @@ def catalog(env: dict[str, str]) -> list[Any]:
     """Tables, indexes, sequences, functions with owners and rights; constraints, triggers, what new tables would get."""
     parts = (
         "SELECT relname, relkind, relowner::regrole::text, "
-        "(SELECT array_agg(a::text ORDER BY a::text) FROM unnest(relacl) a), pg_get_expr(relpartbound, oid) FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1",
+        "(SELECT array_agg(a::text ORDER BY a::text) FROM unnest(relacl) a), "
+        "pg_get_expr(relpartbound, oid) FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1",
         "SELECT proname, prosecdef, proowner::regrole::text, proacl::text, proconfig::text, md5(prosrc) "
         "FROM pg_proc WHERE pronamespace = 'public'::regnamespace ORDER BY 1",
         "SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint "
