@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from csp.constants import NONE, SELF
 from pydantic import SecretStr
@@ -46,15 +46,15 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "controlplane.console.statics.SmallStaticFiles",
     "csp.middleware.CSPMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "controlplane.console.statics.SmallStaticFiles",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",
     "controlplane.console.middleware.NulAddress",
     "controlplane.console.middleware.DatabaseAway",
@@ -89,7 +89,7 @@ def _database(url: SecretStr | None) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
         "PORT": str(parts.port or 5432),
-        "OPTIONS": {"connect_timeout": 5},
+        "OPTIONS": {"connect_timeout": 5, **dict(parse_qsl(parts.query))},  # sslmode and the like
         "CONN_HEALTH_CHECKS": True,
         "CONN_MAX_AGE": 60,
     }
@@ -123,6 +123,11 @@ LOGIN_REDIRECT_URL = "fleet"
 LOGOUT_REDIRECT_URL = "login"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
+# Where every address of the console is https, cookies travel no other way, and browsers are told to ask no other way.
+_TLS_ALONE = bool(CSRF_TRUSTED_ORIGINS) and all(origin.startswith("https://") for origin in CSRF_TRUSTED_ORIGINS)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = _TLS_ALONE
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if _TLS_ALONE else 0
+SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 
 CONTENT_SECURITY_POLICY = {

@@ -181,6 +181,8 @@ class Agent:
                 return {"engines": encode(self._engine_facts(time.time()))}
             case "tail_log":
                 return await self._tail(command)
+            case "link_listen" | "link_send":
+                raise CommandRefused("links are measured beside the agent's own work, by their own task")
 
     async def _start(self, command: Command) -> dict[str, Any]:
         if self._closing:

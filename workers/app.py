@@ -122,12 +122,16 @@ def _add_tasks(app: NodeApp, node: Node) -> None:
     def tail_log(envelope: object) -> dict[str, Any]:
         return node.obey(envelope, "tail_log")
 
+    def link(envelope: object) -> dict[str, Any]:
+        return node.measure_link(envelope)
+
     for name, function, silent in (
         (names.TASK_START_ENGINE, start, True),
         (names.TASK_STOP_ENGINE, stop, True),
         (names.TASK_DRAIN_ENGINE, drain, True),
         (names.TASK_LIST_ENGINES, list_engines, False),
         (names.TASK_TAIL_LOG, tail_log, False),
+        (names.TASK_LINK, link, False),
     ):
         app.task(function, name=name, ignore_result=silent)
 

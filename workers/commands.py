@@ -17,6 +17,7 @@ from workers.config import NAME
 from workers.records import EngineRecord
 
 MAX_ENVELOPE_BYTES = 4 * 2**20
+WITHOUT_ENGINE = frozenset({"list_engines", "link_listen", "link_send"})
 
 
 class CommandRefused(ValueError):
@@ -57,7 +58,7 @@ def open_command(envelope: object, node_key: bytes, node: str, verbs: Collection
         raise CommandRefused(f"it is for node {command.node!r:.80}, this is {node!r}")
     if command.verb not in verbs:
         raise CommandRefused(f"verb {command.verb!r} does not belong to this task")
-    if command.verb != "list_engines":
+    if command.verb not in WITHOUT_ENGINE:
         _check_engine(command)
     return command
 

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 from prometheus_client.metrics_core import Metric
 
 from controlplane.common.metrics import registry, serve
+from workers import links
 from workers.agent import Agent
+from workers.commands import CommandRefused, open_command
 from workers.config import AgentConfig
 from workers.engines.base import Driver
 from workers.pages import agent_series
@@ -68,6 +70,17 @@ class Node:
     def obey(self, envelope: object, *verbs: str) -> dict[str, Any]:
         """See Agent.obey. From any other thread."""
         return self.call(self._agent.obey(envelope, frozenset(verbs)))
+
+    def measure_link(self, envelope: object) -> dict[str, Any]:
+        """See workers.links. In the calling thread, for some seconds; answers as `obey` does."""
+        try:
+            command = open_command(envelope, self.config.node_key, self.config.node, ("link_listen", "link_send"))
+            if command.verb == "link_listen":
+                return {"port": links.listen(self.config.address, command.token)}
+            return links.send(command.peer, command.token)
+        except (CommandRefused, links.LinkFailed) as refusal:
+            log.warning("a link was not measured: %s", refusal)
+            return {"error": str(refusal)}
 
     def stop_engines(self, grace_s: float) -> concurrent.futures.Future[None]:
         """Begins to stop all engines; the future is done when none is left. Safe in a signal handler."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import Any, cast
 
@@ -31,6 +32,8 @@ TASKS = {
     "drain": names.TASK_DRAIN_ENGINE,
     "undrain": names.TASK_DRAIN_ENGINE,
     "tail_log": names.TASK_TAIL_LOG,
+    "link_listen": names.TASK_LINK,
+    "link_send": names.TASK_LINK,
 }
 PROBE_EXPIRES_S = 5
 """A probe that no worker has begun by then is dropped: the loop asks again."""
@@ -62,6 +65,22 @@ def tail_log(node: str, engine: str, lines: int = 200, timeout_s: float = 5.0, r
     """The agent's answer: `lines`, or `error`. Raises celery.exceptions.TimeoutError if it does not come in time, and
     kombu's OperationalError."""
     command = Command(node=node, verb="tail_log", issued_at=time.time(), engine=engine, rank=rank, lines=lines)
+    return _ask(command, timeout_s)
+
+
+def measure_link(sender: str, receiver: str, address: str, timeout_s: float = 15.0) -> dict[str, Any]:
+    """How fast bytes get from one node to another, whose address is given: `gbps` and `connect_ms`, or `error` (see
+    workers.links). Loads the link for a second. Raises as `tail_log` does."""
+    token = secrets.token_bytes(32).hex()
+    listens = _ask(Command(node=receiver, verb="link_listen", issued_at=time.time(), token=token), timeout_s)
+    if "port" not in listens:
+        return {"error": f"{receiver}: {listens.get('error', 'an answer without a port')}"}
+    host = f"[{address}]" if ":" in address else address
+    peer = f"{host}:{listens['port']}"
+    return _ask(Command(node=sender, verb="link_send", issued_at=time.time(), token=token, peer=peer), timeout_s)
+
+
+def _ask(command: Command, timeout_s: float) -> dict[str, Any]:
     try:
         result = _dispatch(command, expires=timeout_s, ignore_result=False)
     except RuntimeError as error:  # how Celery says that it cannot listen for the result

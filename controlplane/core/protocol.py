@@ -265,10 +265,11 @@ class Command:
     generation is lower than the newest it has seen for that engine, and does an equal one at most once.
 
     start: needs `spec`. stop, drain: need `engine`, `spec_generation`. tail_log: `engine`, `lines`. list_engines: nothing.
+    link_listen: `token`; answers `port`. link_send: `token`, and the listener as `peer`.
     """
 
     node: str
-    verb: Literal["start", "stop", "drain", "undrain", "list_engines", "tail_log"]
+    verb: Literal["start", "stop", "drain", "undrain", "list_engines", "tail_log", "link_listen", "link_send"]
     issued_at: float
     engine: str = ""
     spec_generation: int = 0
@@ -277,6 +278,9 @@ class Command:
     lines: int = 200
     grace_s: float = 30.0
     """stop: how long in-flight requests may finish before the process is killed."""
+    peer: str = ""
+    """ADDRESS:PORT"""
+    token: str = field(default="", repr=False)
 
 
 # --- Facts: the present state of an agent or a router --------------------------------------------------------------------

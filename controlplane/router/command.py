@@ -45,6 +45,9 @@ def main(argv: list[str], note: str | None = None) -> int:
         "--indexer-ms", type=float, default=Limits().indexer_s * 1000, metavar="MS", help="how long a request waits for it"
     )
     parser.add_argument("--body-limit", type=int, default=Limits().body_bytes, metavar="BYTES", help="of a request's body")
+    parser.add_argument(
+        "--stop-s", type=float, default=Limits().stop_s, metavar="S", help="open requests may go on so long after SIGTERM"
+    )
     parser.add_argument(compiled.INTERPRETED, action="store_true", help="even where a compiled router is (write it in full)")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
@@ -63,6 +66,7 @@ def main(argv: list[str], note: str | None = None) -> int:
 
 
 log = logging.getLogger(__name__)
+MOST_STOP_S = 86_400.0
 
 
 class _Unusable(ValueError):
@@ -76,6 +80,8 @@ def _options(args: argparse.Namespace) -> Options:
         raise _Unusable(f"write {compiled.INTERPRETED} in full.")
     if args.body_limit <= 0:
         raise _Unusable("--body-limit must be a positive number of bytes.")
+    if not 0 <= args.stop_s <= MOST_STOP_S:
+        raise _Unusable(f"--stop-s must be 0 to {MOST_STOP_S:g} seconds.")
     if not 0 < args.indexer_ms <= 10_000:
         raise _Unusable("--indexer-ms must be more than 0, and 10000 at most.")
     url = "" if args.table is not None else args.valkey or os.environ.get(names.ENV_VALKEY_URL, "")
@@ -94,7 +100,7 @@ def _options(args: argparse.Namespace) -> Options:
         telemetry_url=os.environ.get(names.ENV_TELEMETRY_URL, ""),
         fleet_secret=_fleet_secret(needed=bool(url)),
         cache=args.cache,
-        limits=Limits(body_bytes=args.body_limit, indexer_s=args.indexer_ms / 1000),
+        limits=Limits(body_bytes=args.body_limit, indexer_s=args.indexer_ms / 1000, stop_s=args.stop_s),
         indexer=args.indexer,
         worker=Worker(*map(int, args.worker.split(","))) if args.worker else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import subprocess
 import sys
@@ -28,6 +29,9 @@ Twinpool:
   engine-env  install the environment of real engines
   join-token  print the token with which another machine's agent joins
   agent       be that agent
+  doctor      look for what is wrong, and say the remedy (--json)
+  backup      write the database to a file
+  restore     put a backup in the database's place
 Django's commands (help, shell, changepassword, ...) use the running stack of --state, TWINPOOL_STATE or .twinpool.
 """
 
@@ -154,6 +158,15 @@ def _agent(arguments: list[str]) -> int:
     return join.run_agent(arguments, ROOT)
 
 
+def _module(name: str) -> Callable[[list[str]], int]:
+    """The command that a module of this package is."""
+
+    def command(arguments: list[str]) -> int:
+        return int(importlib.import_module(f"controlplane.stack.{name}").run(arguments, ROOT))
+
+    return command
+
+
 def _django(argv: list[str]) -> int:
     """Any other command, in the environment of the state folder's stack. What the caller has set is kept."""
     from controlplane.core import names
@@ -163,23 +176,15 @@ def _django(argv: list[str]) -> int:
     state = folder.chosen(state_option, ROOT)
     own_database = names.ENV_DATABASE_URL not in os.environ
     try:
-        stored = endpoints.stored_environment(state)
+        endpoints.adopt(state)
     except PermissionError as error:
         if own_database:
             raise StackError(
                 f"{state.path} belongs to another user: become that user, or name yours with --state"
             ) from error
-        stored = {}
-    for name, value in stored.items():
-        os.environ.setdefault(name, value)
-    # Without a stack no server that happens to listen on PostgreSQL's usual port may be taken for its database.
-    os.environ.setdefault(names.ENV_DATABASE_URL, _NO_DATABASE)
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     _execute(rest, state.path, own_database=own_database)
     return 0
-
-
-_NO_DATABASE = "postgresql://nobody@127.0.0.1:1/none"
 
 
 def _execute(argv: list[str], state: Path, *, own_database: bool) -> None:
@@ -243,4 +248,7 @@ _COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "engine-env": _engine_env,
     "join-token": _join_token,
     "agent": _agent,
+    "doctor": _module("doctor"),
+    "backup": _module("backup"),
+    "restore": _module("restore"),
 }

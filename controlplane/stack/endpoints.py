@@ -118,6 +118,18 @@ def stored_environment(state: StateFolder) -> dict[str, str]:
     return state.environment() | load(state).environment()
 
 
+def adopt(state: StateFolder, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Make `environ` that of the stack of `state`, for what this process does from now on. What the caller set is kept, and
+    without a stack no server that happens to listen on PostgreSQL's usual port is taken for its database."""
+    for name, value in stored_environment(state).items():
+        environ.setdefault(name, value)
+    environ.setdefault(names.ENV_DATABASE_URL, NO_DATABASE)
+    environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+
+
+NO_DATABASE = "postgresql://nobody@127.0.0.1:1/none"
+
+
 def _password() -> str:
     return secrets.token_urlsafe(24)
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 import django
 from django.db import OperationalError
 
-from controlplane.common.files import write_private
+from controlplane.common.files import BadKey, read_key, write_private
 from controlplane.core import names, signing
 from controlplane.core.codec import WrongShape, decode, encode
 from controlplane.stack import endpoints, health
@@ -73,25 +73,38 @@ def print_token(arguments: Sequence[str], root: Path) -> int:
     parser.add_argument("--state", metavar="DIR")
     read = parser.parse_args(arguments)
     state = chosen(read.state, root)
-    if not state.fleet_key.is_file():
-        raise StackError(
-            f"there is no control plane in {state.path}: start one with `manage.py up`, or name it with --state"
-        )
+    secret = _fleet_secret(state)
     try:
         names.check_node_name(read.node)
     except ValueError as error:
         raise StackError(str(error)) from error
     known = endpoints.load(state)
-    if not known.valkey_url:
-        raise StackError("no Valkey is known yet: start the stack once")
-    url = join_url(known.valkey_url, read.address or known.join_address)
+    broker = os.environ.get(names.ENV_VALKEY_URL) or known.valkey_url
+    if not broker:
+        raise StackError(f"no Valkey is known yet: start the stack once, or set {names.ENV_VALKEY_URL}")
+    url = join_url(broker, read.address or known.join_address)
     if health.is_loopback(urlsplit(url).hostname or ""):
         message = "this token works on this machine only: start `up` with --join-address IP, or give --address"
         print(f"twinpool: {message}", file=sys.stderr)
     _make_known(state, read.node)
-    key = signing.node_key(state.fleet_secret(), read.node).hex()
-    print(JoinToken(read.node, key, url, known.telemetry_url).text())
+    key = signing.node_key(secret, read.node).hex()
+    telemetry = os.environ.get(names.ENV_TELEMETRY_URL) or known.telemetry_url
+    print(JoinToken(read.node, key, url, telemetry).text())
     return 0
+
+
+def _fleet_secret(state: StateFolder) -> bytes:
+    """Of the file that the environment names (no stack of `up`), else of the state folder. Raises StackError."""
+    if not (named := os.environ.get(names.ENV_FLEET_SECRET_FILE)):
+        if not state.fleet_key.is_file():
+            raise StackError(
+                f"there is no control plane in {state.path}: start one with `manage.py up`, or name it with --state"
+            )
+        return state.fleet_secret()
+    try:
+        return read_key(Path(named), "the fleet secret")
+    except BadKey as error:
+        raise StackError(str(error)) from error
 
 
 def run_agent(arguments: Sequence[str], root: Path) -> int:
@@ -146,9 +159,7 @@ def address_towards(url: str) -> str:
 
 def _make_known(state: StateFolder, node: str) -> None:
     """The node's row, unless it is there. Without a database the operator is told what to do once there is one."""
-    for name, value in endpoints.stored_environment(state).items():
-        os.environ.setdefault(name, value)
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    endpoints.adopt(state)
     django.setup()
     from controlplane.control import actions
     from controlplane.control.actor import Actor
