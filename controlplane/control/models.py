@@ -1,6 +1,7 @@
 """Rows that belong to control alone: leases, how the planner is set, what it proposed and why it held still.
 
-The planner's rows are written by `control.planning` and `control.actions.planning`, and read by `control.planning.selectors`.
+The planner's rows are written by `control.planning` and `control.actions.planning`; pages read them through
+`control.planning.selectors`.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class Proposal(models.Model):
     operation = models.ForeignKey(Operation, null=True, blank=True, on_delete=models.SET_NULL, related_name="proposals")
     """That carries it out; of a trade the operation of `model`."""
     actual = models.JSONField(default=dict, blank=True)
-    """What came in the time after it: `ttft_p99_ms`, `itl_p99_ms`, `requests`, `span_s`, `gaps`, and under `expected` what the
-    planner's model gives for the load that really came. Empty: not measured yet."""
+    """What came in the time after it: `ttft_p99_ms`, `itl_p99_ms`, `requests`, `span_s`, `gaps`, and under `expected` what
+    the planner's model gives for the load that really came. Empty: not measured yet."""
 
     class Meta:
         ordering = ["-id"]

@@ -1,7 +1,7 @@
 """What becomes of proposals when the planner has looked again: made, seen again, superseded or expired. Pure.
 
-A proposal that a look makes again stays the one that it was, with its time to live; one whose need is gone is superseded. What
-only stops the planner for a while (stale metrics, an operation that runs) leaves an open proposal as it is.
+A proposal that a look makes again stays the one that it was, with its time to live; one whose need is gone is superseded.
+What only stops the planner for a while (stale metrics, an operation that runs) leaves an open proposal as it is.
 """
 
 from __future__ import annotations
