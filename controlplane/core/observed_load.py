@@ -21,7 +21,8 @@ Sampled = tuple[Seen, int]
 @dataclass(frozen=True)
 class Minute:
     """One minute of a model. `finished`: requests that ended, those refused for what they asked not counted; None: no router
-    told. `open`: in the engines, on average; None: no engine told. `engine_finished`: by the engines' own counters."""
+    told. `open`: in the engines, on average; None: no engine told. `engine_finished`: by the engines' own counters, which
+    count where no router told of the few requests that there were."""
 
     since_s: float
     finished: float | None
@@ -52,10 +53,11 @@ def _window(minute: Minute, before: Minute | None, inside: Sequence[Sampled]) ->
     follows = before is not None and before.since_s + MINUTE_S == minute.since_s
     was_open = before.open if before is not None and follows else None
     is_open = minute.open or 0.0
+    ended = minute.engine_finished if minute.finished is None else minute.finished
     return Window(
         minute.since_s,
         until_s,
-        offered_rate(minute.finished or 0.0, is_open if was_open is None else was_open, is_open, MINUTE_S),
+        offered_rate(ended, is_open if was_open is None else was_open, is_open, MINUTE_S),
         weighted_mix(inside),
         sampled_burst(inside, minute.since_s, until_s),
         len(inside),
@@ -81,7 +83,7 @@ def sampled_burst(sampled: Sequence[Sampled], since_s: float, until_s: float) ->
 
 
 def trustworthy(windows: Sequence[Window], span_s: float) -> bool:
-    """Whether more than half of the last `span_s` was observed: else earlier days would make a gap look like an idle time."""
+    """Whether more than half of the last `span_s` was observed: else earlier days would make a gap look like idleness."""
     if not windows:
         return False
     recent = [each for each in windows if each.until_s > windows[-1].until_s - span_s]

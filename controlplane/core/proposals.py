@@ -16,6 +16,7 @@ NEEDLESS: frozenset[HoldCode] = frozenset(
     {"off", "good", "hysteresis", "consolidation", "infeasible", "no_gpus", "no_hardware"}
 )
 """Reasons to hold that say that the change is not wanted (any more)."""
+KEY_CHARS = 500
 Ending = Literal["expired", "superseded"]
 
 
@@ -59,6 +60,11 @@ class Review:
     holds: tuple[Hold, ...]
 
 
+def key_of(proposal: Proposal) -> str:
+    """What a row keeps to know the same change by."""
+    return proposal.id[:KEY_CHARS]
+
+
 def expired(standing: Iterable[Standing], now_s: float) -> tuple[Void, ...]:
     """Those whose time is over."""
     return tuple(Void(each.number, "expired", "Nobody decided in time.") for each in standing if each.expires_at_s <= now_s)
@@ -76,7 +82,7 @@ def review(decision: Decision, standing: Sequence[Standing], rejections: Sequenc
             void.append(Void(open_of[hold.model].number, "superseded", hold.reason))
     for proposal in decision.proposals:
         known = open_of.get(proposal.model)
-        if known is not None and known.key == proposal.id:
+        if known is not None and known.key == key_of(proposal):
             seen.append((known.number, proposal))
             continue
         if known is not None:
@@ -90,7 +96,9 @@ def review(decision: Decision, standing: Sequence[Standing], rejections: Sequenc
 
 
 def _refused(proposal: Proposal, rejections: Iterable[Rejection], now_s: float) -> Rejection | None:
-    found = (each for each in rejections if (each.model, each.key) == (proposal.model, proposal.id) and each.until_s > now_s)
+    found = (
+        each for each in rejections if (each.model, each.key) == (proposal.model, key_of(proposal)) and each.until_s > now_s
+    )
     return max(found, key=lambda each: each.until_s, default=None)
 
 

@@ -1,5 +1,5 @@
-"""What the planner reads of a model: minutes as routers and engines told them, and a sample of its requests. Reads only; raises
-django.db.Error."""
+"""What the planner reads of a model: minutes as routers and engines told them, and a sample of its requests. Reads only;
+raises django.db.Error."""
 
 from __future__ import annotations
 
