@@ -91,7 +91,7 @@ def _minute(model: str, start: int, requests: float, roles: tuple[str, ...], ttf
 
 def _ten_seconds(model: str, start: int) -> None:
     gauges = {"running": 1, "running_max": 1, "waiting": 0, "waiting_max": 0, "samples": 10}
-    named = {"engine": "e", "incarnation": 1, "role": "decode", "state": "ready"}
+    named = {"engine": f"e-{model}", "incarnation": 1, "role": "decode", "state": "ready"}
     insert("engine_10s", at=moment(start), model=model, **named, **gauges, **dict.fromkeys(COUNTERS, 0.0))
 
 
