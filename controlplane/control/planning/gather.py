@@ -57,11 +57,14 @@ def peaks_of(setting: PlannerSetting) -> tuple[Peak, ...]:
 
 
 def model_now(row: models.Model, now_s: float) -> ModelNow:
-    """One model with its traffic."""
+    """One model with its traffic; of one that is not planned for the traffic is not read."""
     setting = setting_of(row)
+    return (bare_model if setting.level == Level.OFF else with_traffic)(row, setting, now_s)
+
+
+def with_traffic(row: models.Model, setting: PlannerSetting, now_s: float) -> ModelNow:
+    """One model with its traffic, whatever its level."""
     bare = bare_model(row, setting, now_s)
-    if setting.level == Level.OFF:
-        return bare
     ready = row.engines.filter(ready_at__isnull=False).values_list("ready_at", flat=True)
     load = load_of(row.name, now_s, bare.guards.horizon_s, bare.guards.idle_s)
     return with_load(bare, load, [at.timestamp() for at in ready if at is not None])

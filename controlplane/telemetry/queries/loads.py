@@ -32,6 +32,12 @@ FROM telemetry_request
 WHERE model = %s AND at >= %s AND at < %s AND outcome = 'ok' AND prompt_tokens > 0 AND output_tokens > 0
 ORDER BY at DESC LIMIT %s
 """
+SHARE = """
+SELECT (sum(weight * (total_ms - ttft_ms)) / nullif(sum(weight * total_ms), 0))::float8,
+       stddev_samp((total_ms - ttft_ms) / nullif(total_ms, 0))::float8, count(*)
+FROM telemetry_request
+WHERE model = %s AND at >= %s AND at < %s AND outcome = 'ok' AND stream AND ttft_ms <= total_ms
+"""
 NEWEST = "SELECT extract(epoch FROM max(at))::float8 FROM telemetry_engine_10s WHERE model = %s AND at >= %s"
 
 
@@ -113,3 +119,12 @@ def _mean(stored: Any) -> float | None:
 
 def _sketch(stored: Any) -> Sketch:
     return Sketch() if stored is None else Sketch.from_bytes(bytes(stored))
+
+
+def decode_share(model: str, since: float, until: float) -> tuple[float | None, float | None, int]:
+    """Of the time of streamed requests that ended well the share after the first token, its standard deviation over
+    requests, and how many records it is of; None where nothing, or one alone, was recorded."""
+    with connection.cursor() as cursor:
+        cursor.execute(SHARE, [model, moment(since), moment(until)])
+        share, deviation, count = cursor.fetchone()
+    return share, deviation, count
