@@ -13,14 +13,17 @@ from django.core.management import CommandError, call_command
 from controlplane.control import actions
 from controlplane.control.actions import PlannerChange
 from controlplane.control.actor import Actor
-from controlplane.control.models import Level, PlannerSetting, Proposal
+from controlplane.control.models import Level, PlannerHold, PlannerSetting, Proposal
+from controlplane.control.planning import keep
 from controlplane.control.planning.advice import advice_of
+from controlplane.core.planner import Hold
+from controlplane.core.proposals import Review, Void
 from controlplane.fleet import models
 from controlplane.fleet.models import AuditEntry
 from tests.console_web import Web
 from tests.integration.api_kit import Client, one_model, problem, shared_web, token_of
 from tests.integration.control_kit import ANN
-from tests.integration.control_rows import done, fleet, refusal, sizes, steps
+from tests.integration.control_rows import at_once, done, fleet, refusal, sizes, steps
 from tests.integration.planner_rows import planned, proposal, traffic
 
 pytestmark = pytest.mark.django_db
@@ -101,6 +104,28 @@ def test_a_rejection_needs_a_reason_and_is_kept(model: models.Model) -> None:
     row.refresh_from_db()
     assert (row.state, row.decided_by, row.decision) == ("rejected", "ann", "audit week")
     assert AuditEntry.objects.get(verb="reject_proposal").reason == "audit week" and sizes() == {"prefill": 2, "decode": 2}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_who_decide_at_once_the_second_is_told() -> None:
+    row = fleet("disaggregated", prefill=2, decode=2)
+    planned(row)
+    number = proposal(row).pk
+    refused = at_once(
+        lambda: actions.approve_proposal(ANN, number), lambda: actions.reject_proposal(ANN, number, reason="no")
+    )
+    assert refused is not None and refused.kind == "stale"
+    assert Proposal.objects.get().state == "approved" and sizes() == {"prefill": 3, "decode": 1}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_look_and_a_decision_at_once_do_not_wait_for_each_other() -> None:
+    row = fleet("disaggregated", prefill=2, decode=2)
+    planned(row)
+    number = proposal(row).pk
+    gone = Review((), (), (Void(number, "superseded", "It keeps its targets."),), (Hold("m", "good", "It keeps."),))
+    assert at_once(lambda: actions.approve_proposal(ANN, number), lambda: keep.write(gone, time.time())) is None
+    assert Proposal.objects.get().state == "approved" and PlannerHold.objects.get().code == "good"
 
 
 def test_an_owner_decides_for_the_teams_models_but_takes_no_gpus_from_others(model: models.Model) -> None:

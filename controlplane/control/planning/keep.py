@@ -79,21 +79,21 @@ def end(void: Iterable[Void], now_s: float) -> None:
 
 
 def write(review: Review, now_s: float) -> None:
-    """All of one look, in one transaction."""
+    """All of one look, row by row: nobody who locks a model to decide on its proposal may wait for us while we wait for
+    them. What a process that dies leaves out, the next look writes."""
     by_name = {row.name: row for row in models.Model.objects.all()}
-    with transaction.atomic():
-        end(review.void, now_s)
-        for number, proposed in review.seen:
-            if proposed.model in by_name:
-                _see(number, proposed, by_name[proposed.model], now_s)
-        for proposed in review.made:
-            if proposed.model in by_name:
-                _make(proposed, by_name, now_s)
-        for hold in review.holds:
-            if hold.model in by_name:
-                _hold(hold, by_name[hold.model], now_s)
-        PlannerHold.objects.filter(seen_at__lt=moment(now_s) - KEPT).delete()
-        Proposal.objects.filter(state__in=UNDECIDED, decided_at__lt=moment(now_s) - KEPT).delete()
+    end(review.void, now_s)
+    for number, proposed in review.seen:
+        if proposed.model in by_name:
+            _see(number, proposed, by_name[proposed.model], now_s)
+    for proposed in review.made:
+        if proposed.model in by_name:
+            _make(proposed, by_name, now_s)
+    for hold in review.holds:
+        if hold.model in by_name:
+            _hold(hold, by_name[hold.model], now_s)
+    PlannerHold.objects.filter(seen_at__lt=moment(now_s) - KEPT).delete()
+    Proposal.objects.filter(state__in=UNDECIDED, decided_at__lt=moment(now_s) - KEPT).delete()
 
 
 def _as_made_for(row: Proposal) -> bool:

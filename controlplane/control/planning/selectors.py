@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from controlplane.control.models import PlannerHold, PlannerSetting, Proposal, ProposalState
+from controlplane.control.models import Level, PlannerHold, PlannerSetting, Proposal, ProposalState
 from controlplane.control.planning.gather import guards_of, setting_of
 from controlplane.control.planning.plain import plain
 from controlplane.core.codec import WrongShape
@@ -56,8 +56,9 @@ def open_proposal(model: Model) -> Proposal | None:
 
 
 def open_count() -> int:
-    """Proposals that somebody is asked to decide on now."""
-    return Proposal.objects.filter(state=ProposalState.OPEN, level="approve").count()
+    """Proposals that somebody is asked to decide on now: those that the planner could not carry out by itself too."""
+    asked = Q(level=Level.APPROVE) | Q(level=Level.AUTOMATIC) & ~Q(hindrance="")
+    return Proposal.objects.filter(asked, state=ProposalState.OPEN).count()
 
 
 def newest_hold(model: Model, proposal: Proposal | None = None) -> PlannerHold | None:
