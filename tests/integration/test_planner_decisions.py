@@ -265,3 +265,24 @@ def test_the_api_tells_and_decides(valkey_url: str, django_db_setup: None) -> No
         problem(client.post(f"proposals/{asked.pk}/reject", json={"reason": "no"}), 412, "stale")
         problem(client.post(f"proposals/{asked.pk}/reject", json={}), 400, "invalid_fields")
         assert client.get("models/m/advice").json()["verdict"] in ("not_enough_data", "no")
+
+
+def test_the_command_line_sets_the_planner_and_says_why_it_holds(model: models.Model) -> None:
+    def told(*args: str) -> dict[str, Any]:
+        out = StringIO()
+        call_command("planner", "m", *args, stdout=out)
+        found: dict[str, Any] = json.loads(out.getvalue())
+        return found
+
+    night = '[{"since_s": 79200, "until_s": 21600, "daily": true}]'
+    assert (
+        told("--level", "automatic", "--floor", "decode=2", "--guard", "cooldown_s=60", "--slots", night)["state"] == "done"
+    )
+    shown = told()
+    assert (shown["level"], shown["floors"], shown["guards"]["cooldown_s"]) == ("automatic", {"decode": 2}, 60)
+    assert shown["guards"]["slots"][0]["daily"] is True and shown["hold"] is None and shown["proposal"] is None
+    for wrong in (("--guard", "cooldown_s=soon"), ("--peaks", "{"), ("--slots", "{}"), ("--guard", "luck=1")):
+        with pytest.raises(CommandError):
+            told(*wrong)
+    with pytest.raises(CommandError, match="there is no model"):
+        call_command("planner", "none")

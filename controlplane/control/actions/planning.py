@@ -14,7 +14,7 @@ from controlplane.control.actor import Actor
 from controlplane.control.models import Level, PlannerSetting
 from controlplane.control.newmodel import MAX_ENGINES
 from controlplane.control.refused import refuse_all
-from controlplane.core.codec import WrongShape, decode
+from controlplane.core.codec import WrongShape, decode, encode
 from controlplane.core.planner import Guards, Peak, Span
 from controlplane.core.predict import DAY_S
 from controlplane.core.storable import storable_text
@@ -84,13 +84,21 @@ def _merged(before: Mapping[str, Any], change: PlannerChange) -> dict[str, Any]:
         if value is None:
             continue
         if part == "guards":
-            merged = {**before["guards"], **value}
+            spans = {name: _known(Span, value[name]) for name in SPANS if value.get(name) is not None}
+            merged = {**before["guards"], **value, **spans}
             after["guards"] = {name: each for name, each in merged.items() if each is not None}
+        elif part == "peaks":
+            after[part] = _known(Peak, value)
+        elif isinstance(value, Mapping):
+            after[part] = dict(value)
         else:
-            after[part] = (
-                dict(value) if isinstance(value, Mapping) else value if isinstance(value, str | int) else list(value)
-            )
+            after[part] = value if isinstance(value, str | int) else list(value)
     return after
+
+
+def _known(kind: type[Span] | type[Peak], spans: Sequence[Any]) -> Any:
+    """Without what nobody reads."""
+    return [encode(decode(kind, each)) for each in spans]
 
 
 def _wrong(change: PlannerChange) -> Iterator[str]:
