@@ -11,6 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from controlplane.control import actions
+from controlplane.control.actor import Actor
 from controlplane.control.leases import lease
 from controlplane.control.models import Level, PlannerHold, Proposal
 from controlplane.control.planning import outcomes, selectors, tick
@@ -263,6 +264,33 @@ def test_an_automatic_model_takes_nothing_unasked_from_one_that_is_not() -> None
     assert row.hindrance.startswith("n is not planned automatically")
     planned(rich, Level.AUTOMATIC)
     assert tick.act() == 1
+
+
+@pytest.mark.parametrize("broken", ["kind", "histogram", "guards"])
+def test_a_model_that_cannot_be_read_hinders_no_other(broken: str) -> None:
+    loaded()
+    other = fleet("disaggregated", "n", prefill=2, decode=2)
+    settled()
+    planned(other, priority=-5)
+    traffic(NOW, 1.0, model="n")
+    if broken == "kind":
+        models.Gpu.objects.filter(reservation__rank__engine__model=other).update(kind="abacus")
+    elif broken == "guards":
+        planned(other, guards={"cooldown_s": "soon"})
+    else:
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE telemetry_model_minute SET ttft_ms = 'x' WHERE model = 'n'")
+    tick.look(NOW)
+    assert hold(other).code == "no_hardware" and hold(other).reason.startswith("It cannot be planned for: ")
+    assert Proposal.objects.get().model.name == "m"
+
+
+def test_what_a_canary_changed_is_not_by_hand() -> None:
+    model = fleet("disaggregated", prefill=1, decode=2)
+    actions.rebalance(Actor.system("canary"), "m", {"prefill": 2, "decode": 1})
+    assert model_now(model, NOW).manual is None
+    Operation.objects.filter(verb="rebalance").update(actor="ann")
+    assert model_now(model, NOW).manual is not None
 
 
 def test_a_killed_look_is_made_up_for_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,15 @@ from controlplane.core.codec import WrongShape, decode
 from controlplane.core.cost import PriceBook
 from controlplane.core.forecast import ForecastRefused
 from controlplane.core.modelconfig import ConfigRefused
+from controlplane.core.perf import DoesNotFit
 from controlplane.core.planner import FleetNow, Guards, ModelNow, Peak, PoolNow, Span
 from controlplane.core.planner import Level as PlannerLevel
+from controlplane.core.planner_search import Search
 from controlplane.core.protocol import ROLES_OF_MODE, Mode, Role, Slo
 from controlplane.core.shapes import Shape
+from controlplane.core.sketches import BadSketch
 from controlplane.core.table import DEFAULT_MAX_NUM_SEQS
+from controlplane.core.workload import Mix
 from controlplane.fleet import models
 from controlplane.physics.phases import stored_shape
 
@@ -66,7 +70,10 @@ def with_traffic(row: models.Model, setting: PlannerSetting, now_s: float) -> Mo
     """One model with its traffic, whatever its level."""
     bare = bare_model(row, setting, now_s)
     ready = row.engines.filter(ready_at__isnull=False).values_list("ready_at", flat=True)
-    load = load_of(row.name, now_s, bare.guards.horizon_s, bare.guards.idle_s)
+    try:
+        load = load_of(row.name, now_s, bare.guards.horizon_s, bare.guards.idle_s)
+    except BadSketch as broken:
+        return replace(bare, obstacle=f"a stored histogram is broken: {broken}"[:300])
     return with_load(bare, load, [at.timestamp() for at in ready if at is not None])
 
 
@@ -117,7 +124,19 @@ def _with_pools(model: ModelNow, row: models.Model, setting: PlannerSetting) -> 
         return replace(model, obstacle=f"engines of pool {', '.join(staged)} have several pipeline stages")
     if not kinds:
         return replace(model, obstacle="none of its engines has a GPU")
-    return replace(model, pools=tuple(_pool(role, pools[role], setting, kinds) for role in map(_role, roles)))
+    known = replace(model, pools=tuple(_pool(role, pools[role], setting, kinds) for role in map(_role, roles)))
+    return replace(known, obstacle=_misfit(known))
+
+
+def _misfit(model: ModelNow) -> str | None:
+    """Why the planner cannot compute with one of the pools: an unknown kind of GPU, a model too large for it."""
+    search = Search(model, Mix())
+    try:
+        for pool in model.pools:
+            search.speed(pool.gpu, pool.tensor_parallel)
+    except DoesNotFit as misfit:
+        return f"pool {pool.role}: {str(misfit).rstrip('.')}"[:300]
+    return None
 
 
 def _pool(role: Role, pool: models.Pool, setting: PlannerSetting, kinds: Mapping[str, tuple[int, str]]) -> PoolNow:

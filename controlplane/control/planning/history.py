@@ -16,6 +16,8 @@ from controlplane.fleet.models import Model, Operation, Step
 
 PLANNER = "planner"
 """Under which name the planner acts by itself."""
+NOBODY = (PLANNER, "canary", "setup")
+"""Names under which Twinpool itself changes models."""
 FOR_PROPOSAL = "proposal"
 """Key of an operation's `after`: the proposal that it carries out as the planner made it."""
 MOVES = ("start", "stop", "retask")
@@ -32,7 +34,7 @@ class History:
 def history_of(model: Model, now_s: float) -> History:
     """Of the last hour and, for the last change, of any time."""
     last = _changes(model).filter(verb__in=CHANGES).first()
-    by_hand = _changes(model).filter(verb__in=VERBS).exclude(actor=PLANNER).exclude(after__has_key=FOR_PROPOSAL).first()
+    by_hand = _changes(model).filter(verb__in=VERBS).exclude(actor__in=NOBODY).exclude(after__has_key=FOR_PROPOSAL).first()
     since = datetime.fromtimestamp(now_s, UTC) - timedelta(seconds=HOUR_S)
     steps = Step.objects.filter(operation__model=model, operation__verb__in=VERBS, operation__created_at__gte=since)
     counts = steps.filter(verb__in=MOVES).values_list("operation__created_at").annotate(count=Count("pk")).order_by()
