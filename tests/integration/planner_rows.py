@@ -118,8 +118,8 @@ def request(model: str, at_s: float, prompt: int, output: int, weight: int = 1) 
 
 
 def planned(model: models.Model, level: str = Level.APPROVE, **more: Any) -> PlannerSetting:
-    """The planner set for a model, patient enough for tests that look once."""
-    guards = {"min_samples": 1, "cooldown_s": 0.0} | more.pop("guards", {})
+    """The planner set for a model, patient enough for tests that look once, and at a time that has passed by then."""
+    guards = {"min_samples": 1, "cooldown_s": 0.0, "lifetime_s": 86_400.0} | more.pop("guards", {})
     row, _ = PlannerSetting.objects.update_or_create(model=model, defaults={"level": level, "guards": guards, **more})
     return row
 

@@ -293,6 +293,21 @@ def test_what_a_canary_changed_is_not_by_hand() -> None:
     assert model_now(model, NOW).manual is not None
 
 
+def test_schedules_windows_and_freezes_reach_the_planner() -> None:
+    model = loaded(rate=1.0)
+    second = NOW % 86_400
+    near = {"since_s": max(0.0, second - 60), "until_s": min(86_400.0, second + 600), "daily": True}
+    planned(model, ceilings={"decode": 4}, guards={"slots": [near]}, peaks=[{**near, "rate": 6.0, "why": "the morning"}])
+    until = timezone.now() + timedelta(hours=1)
+    models.Model.objects.filter(pk=model.pk).update(frozen_until=until, frozen_reason="audit")
+    seen = model_now(models.Model.objects.get(pk=model.pk), NOW)
+    assert [(each.why, each.rate) for each in seen.peaks] == [("the morning", 6.0)]
+    assert [each.daily for each in seen.guards.slots] == [True] and [each.why for each in seen.guards.freezes] == ["audit"]
+    assert [pool.ceiling for pool in seen.pools] == [None, 4]
+    tick.look(NOW)
+    assert hold(model).code == "freeze" and hold(model).inputs["peak"] == "the morning"
+
+
 def test_a_killed_look_is_made_up_for_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded()
 
