@@ -158,11 +158,13 @@ def test_the_planner_is_set_part_by_part(model: models.Model) -> None:
     operation = actions.set_planner(ANN, "m", change, reason="ready for it")
     row = PlannerSetting.objects.get()
     assert (row.level, row.priority, row.floors) == ("automatic", 3, {"prefill": 2})
-    assert row.guards == {"cooldown_s": 300, "slots": [night]}, "what was set before stays, null takes it back"
+    kept = {"lifetime_s": 86_400.0}
+    assert row.guards == kept | {"cooldown_s": 300, "slots": [night]}, "what was set before stays, null takes it back"
     assert operation.before["planner"]["level"] == "approve" and operation.after["planner"]["level"] == "automatic"
     assert models.Model.objects.get().version == before + 1
     actions.set_planner(ANN, "m", PlannerChange(guards={"slots": None}))
-    assert PlannerSetting.objects.get().guards == {"cooldown_s": 300} and PlannerSetting.objects.get().level == "automatic"
+    row.refresh_from_db()
+    assert row.guards == kept | {"cooldown_s": 300} and row.level == "automatic"
 
 
 @pytest.mark.parametrize(
