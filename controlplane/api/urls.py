@@ -13,6 +13,7 @@ from controlplane.api import (
     views_fleet,
     views_models,
     views_operations,
+    views_planner,
 )
 from controlplane.api.views_operations import waiting
 
@@ -22,6 +23,7 @@ register_converter(converters.Number, "number")
 
 OPERATION = "v1/operations/<number:operation>"
 MODEL = "v1/models/<model:name>"
+PROPOSAL = "v1/proposals/<number:proposal>"
 
 urlpatterns = [
     path("v1/models", views_models.Models.as_view()),
@@ -34,6 +36,13 @@ urlpatterns = [
     path(f"{MODEL}/canary", views_canary.ModelCanary.as_view()),
     path(f"{MODEL}/canary/promote", views_canary.CanaryPromote.as_view()),
     path(f"{MODEL}/freeze", views_models.ModelFreeze.as_view()),
+    path(f"{MODEL}/planner", views_planner.ModelPlanner.as_view()),
+    path(f"{MODEL}/advice", views_planner.ModelAdvice.as_view()),
+    path("v1/proposals", views_planner.Proposals.as_view()),
+    path(PROPOSAL, views_planner.OneProposal.as_view()),
+    path(f"{PROPOSAL}/approve", views_planner.ProposalApprove.as_view()),
+    path(f"{PROPOSAL}/modify", views_planner.ProposalModify.as_view()),
+    path(f"{PROPOSAL}/reject", views_planner.ProposalReject.as_view()),
     path("v1/operations", views_operations.Operations.as_view()),
     path(OPERATION, waiting(views_operations.OneOperation.as_view())),
     path(f"{OPERATION}/events", views_operations.OperationEvents.as_view()),

@@ -88,6 +88,11 @@ VERBS: Mapping[str, Rule] = {
     "uncordon_node": _NODES,
     "add_node": Rule("admin", alone=False, frozen=False),
     "remove_node": Rule("admin", alone=False, frozen=False),
+    "set_planner": _TOLD,
+    "set_priority": Rule(alone=False, frozen=False),
+    "approve_proposal": Rule(owner=True),
+    "modify_proposal": Rule(owner=True),
+    "reject_proposal": _TOLD,
     "set_owner": Rule("admin", alone=False, frozen=False),
     "add_key": Rule("admin", alone=False, frozen=False),
     "revoke_key": Rule("admin", alone=False, frozen=False),
@@ -99,7 +104,8 @@ VERBS: Mapping[str, Rule] = {
     "update_channel": Rule("admin", alone=False, frozen=False),
     "remove_channel": Rule("admin", alone=False, frozen=False),
 }
-"""Every verb there is. `set_owner` is the part of update_model that gives a model to a team."""
+"""Every verb there is. `set_owner` is the part of update_model that gives a model to a team, `set_priority` the part of
+set_planner that lets a model take GPUs from others."""
 READS: Mapping[str, Rule] = {"engine_log": Rule(owner=True)}
 """What not everybody who is signed in may read: an engine's log may tell more than anybody meant it to."""
 

@@ -25,6 +25,7 @@ MEASURE = "control.measure"
 ROLL_UP_HOURS = "control.roll_up_hours"
 WATCH = "control.watch"
 NOTIFY = "control.notify"
+PLAN = "control.plan"
 PROBE_PAIR = "control.probe_pair"
 TASKS = {
     "start": names.TASK_START_ENGINE,

@@ -54,7 +54,7 @@ def basis_of(model: models.Model, now: float) -> Basis | str:
         return f"no request of {model.name} ended well in {SPAN_S // 60} minutes: there is no traffic to forecast for"
     if model.pools.filter(pipeline_parallel__gt=1).exists():
         return f"engines of {model.name} have several pipeline stages, which forecasts do not know"
-    kinds = _kinds(model)
+    kinds = kinds_of(model)
     if not kinds:
         return f"no engine of {model.name} has a GPU: there is no hardware to forecast for"
     prompt, cached = _stepped(traffic.prompt_tokens), _stepped(traffic.cached_tokens)
@@ -85,7 +85,8 @@ def layout_text(mode: Mode, sizes: Mapping[str, int], kinds: Mapping[str, tuple[
     return f"{WORD_OF_MODE[mode]}:{'+'.join(pools)}"
 
 
-def _kinds(model: models.Model) -> dict[str, tuple[int, str]]:
+def kinds_of(model: models.Model) -> dict[str, tuple[int, str]]:
+    """By role: GPUs per engine, and the kind of GPU that most of its engines have."""
     seen: dict[str, Counter[tuple[int, str]]] = {}
     rows = models.Reservation.objects.filter(rank__engine__model=model, rank__engine__wanted=True)
     for role, degree, kind in rows.values_list("rank__engine__role", "rank__engine__tensor_parallel", "gpu__kind"):

@@ -26,6 +26,7 @@ from controlplane.control.loop import Loop
 from controlplane.control.measured import measure_finished
 from controlplane.control.metrics import control_series
 from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
+from controlplane.control.planning.tick import Planner
 from controlplane.control.probing import Prober
 from controlplane.telemetry.hours import roll_up
 from controlplane.telemetry.partitions import Partitions, keep
@@ -71,6 +72,17 @@ def watch() -> None:
 @app.task(name=commands.NOTIFY)  # type: ignore[untyped-decorator]
 def notify() -> None:
     _notifier.start()
+
+
+@cache
+def the_planner() -> Planner:
+    return Planner()
+
+
+@app.task(name=commands.PLAN)  # type: ignore[untyped-decorator]
+def plan() -> None:
+    """A look of the planner, whose windows are minutes."""
+    the_planner().run()
 
 
 @app.task(name=commands.MEASURE)  # type: ignore[untyped-decorator]

@@ -19,6 +19,7 @@ from controlplane.fleet import models
 from tests.integration.alert_kit import firing
 from tests.integration.control_kit import ANN
 from tests.integration.control_rows import NEW, fleet, refusal
+from tests.integration.planner_rows import proposal
 
 pytestmark = pytest.mark.django_db
 
@@ -61,6 +62,11 @@ def test_a_refusal_says_which_role_it_takes() -> None:
     )
 
 
+def asked_of(name: str) -> int:
+    """A proposal for the model that somebody is to decide on."""
+    return proposal(models.Model.objects.get(name=name)).pk
+
+
 SOON = timezone.now() + timedelta(hours=1)
 ASKED: dict[str, Callable[[Actor], Any]] = {
     "set_mode": lambda actor: actions.set_mode(actor, "m", "monolithic"),
@@ -91,6 +97,11 @@ ASKED: dict[str, Callable[[Actor], Any]] = {
     "uncordon_node": lambda actor: actions.uncordon_node(actor, "n1"),
     "add_node": lambda actor: actions.add_node(actor, "n9"),
     "remove_node": lambda actor: actions.remove_node(actor, "n1"),
+    "set_planner": lambda actor: actions.set_planner(actor, "m", actions.PlannerChange(level="approve")),
+    "set_priority": lambda actor: actions.set_planner(actor, "m", actions.PlannerChange(priority=1)),
+    "approve_proposal": lambda actor: actions.approve_proposal(actor, asked_of("m")),
+    "modify_proposal": lambda actor: actions.modify_proposal(actor, asked_of("m"), {"decode": 1}),
+    "reject_proposal": lambda actor: actions.reject_proposal(actor, asked_of("m"), reason="no"),
     "set_owner": lambda actor: actions.update_model(actor, "m", actions.Update(team="search")),
     "add_key": lambda actor: add_key(actor, NewKey("k", "search")),
     "revoke_key": lambda actor: revoke_key(actor, "k"),

@@ -12,20 +12,24 @@ from controlplane.control.actions.channels import add_channel, remove_channel, t
 from controlplane.control.actions.engines import drain_engine, exchange_roles, restart_engine, retry_engine, undrain_engine
 from controlplane.control.actions.modes import set_mode
 from controlplane.control.actions.nodes import add_node, cordon_node, remove_node, uncordon_node
+from controlplane.control.actions.planning import PlannerChange, set_planner
 from controlplane.control.actions.pools import move_gpus, rebalance, scale_pool
 from controlplane.control.actions.preview import preview
+from controlplane.control.actions.proposals import approve_proposal, modify_proposal, reject_proposal
 from controlplane.control.actions.registration import register_model, remove_model
 from controlplane.control.actions.steering import cancel, freeze, lock_operation, pause, resume, rollback, unfreeze
 from controlplane.control.actions.updates import RollOut, Selector, Update, retire_model, roll_out, update_model
 
 __all__ = [
     "NewStep",
+    "PlannerChange",
     "RollOut",
     "RuleChange",
     "Selector",
     "Update",
     "add_channel",
     "add_node",
+    "approve_proposal",
     "cancel",
     "cordon_node",
     "drain_engine",
@@ -35,6 +39,7 @@ __all__ = [
     "forbid",
     "freeze",
     "lock_operation",
+    "modify_proposal",
     "move_gpus",
     "pause",
     "preview",
@@ -42,6 +47,7 @@ __all__ = [
     "rebalance",
     "record_change",
     "register_model",
+    "reject_proposal",
     "remove_channel",
     "remove_model",
     "remove_node",
@@ -55,6 +61,7 @@ __all__ = [
     "set_alert_rule",
     "set_canary",
     "set_mode",
+    "set_planner",
     "silence_alert",
     "try_channel",
     "uncordon_node",

@@ -122,8 +122,13 @@ def lock_models(*names: str) -> None:
 def link(*operations: models.Operation) -> None:
     """Let two operations know each other: GPUs go from one's model to the other's."""
     for one, two in permutations(operations, 2):
-        one.after = one.after | {"partner": two.pk}
-        one.save(update_fields=["after"])
+        link_to(one, "partner", two.pk)
+
+
+def link_to(operation: models.Operation, what: str, number: int) -> None:
+    """Let an operation know what it belongs to."""
+    operation.after = operation.after | {what: number}
+    operation.save(update_fields=["after"])
 
 
 def open_operations(model: models.Model) -> list[models.Operation]:
