@@ -68,6 +68,8 @@ class Use:
     """None: the GPUs did not tell."""
     idle_hours: float = 0.0
     stranded_hours: float = 0.0
+    unknown_hours: float = 0.0
+    """At work, but the GPUs did not tell how busy they were."""
     prefill_share: float | None = None
     """Of a mixed pool's working time, spent on prompts. None: not known, its cost is then not split by phase."""
 

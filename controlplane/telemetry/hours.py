@@ -74,7 +74,7 @@ def _next_hour(partitions: Partitions) -> bool:
         if start is None:
             return False
         for rollup in ROLLUPS:
-            _write(cursor, partitions, rollup.hour, _hour(cursor, rollup, start))
+            write_rows(cursor, partitions, rollup.hour, _hour(cursor, rollup, start))
         cursor.execute(
             "INSERT INTO telemetry_position (stream, last_id, at) VALUES (%s, '', %s) "
             "ON CONFLICT (stream) DO UPDATE SET at = excluded.at",
@@ -154,7 +154,8 @@ def _pick(rollup: Rollup, column: str) -> sql.Composable:
     return sql.SQL("sum({})").format(name)
 
 
-def _write(cursor: Any, partitions: Partitions, table: Table, rows: list[list[Any]]) -> None:
+def write_rows(cursor: Any, partitions: Partitions, table: Table, rows: list[list[Any]]) -> None:
+    """Rows in the order of the table's columns, in the caller's transaction; one that is there already is replaced."""
     if not rows:
         return
     partitions.ensure(table, {row[table.columns.index("at")] for row in rows})

@@ -14,6 +14,7 @@ from controlplane.control.actions.modes import set_mode
 from controlplane.control.actions.nodes import add_node, cordon_node, remove_node, uncordon_node
 from controlplane.control.actions.pools import move_gpus, rebalance, scale_pool
 from controlplane.control.actions.preview import preview
+from controlplane.control.actions.prices import remove_price, set_price
 from controlplane.control.actions.registration import register_model, remove_model
 from controlplane.control.actions.steering import cancel, freeze, lock_operation, pause, resume, rollback, unfreeze
 from controlplane.control.actions.updates import RollOut, Selector, Update, retire_model, roll_out, update_model
@@ -45,6 +46,7 @@ __all__ = [
     "remove_channel",
     "remove_model",
     "remove_node",
+    "remove_price",
     "restart_engine",
     "resume",
     "retire_model",
@@ -55,6 +57,7 @@ __all__ = [
     "set_alert_rule",
     "set_canary",
     "set_mode",
+    "set_price",
     "silence_alert",
     "try_channel",
     "uncordon_node",
