@@ -189,7 +189,17 @@ def _pool_lines(name: str, cents: int | None, pools: dict[_PoolKey, _Pool]) -> I
     for place, ((model, role, kind), pool) in enumerate(mine.items()):
         own = parts[5 * place : 5 * place + 5]
         whole = None if cents is None else sum(part or 0 for part in own)
-        yield PoolLine(model, role, kind, math.fsum(pool.hours), *pool.hours, whole, *own, guess=pool.guess, unpriced=pool.dollars is None)
+        yield PoolLine(
+            model,
+            role,
+            kind,
+            math.fsum(pool.hours),
+            *pool.hours,
+            whole,
+            *own,
+            guess=pool.guess,
+            unpriced=pool.dollars is None,
+        )
 
 
 def _by_hours(pool: _Pool) -> list[float]:

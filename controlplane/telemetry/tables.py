@@ -116,9 +116,7 @@ COST_HOUR = Table(
 USAGE_HOUR = Table(
     "telemetry_usage_hour",
     ("model", "team", "api_key", "at"),
-    (
-        *("model", "team", "api_key", "at", "requests", "estimated", "prompt_tokens", "output_tokens", "cached_tokens"),
-    ),
+    (*("model", "team", "api_key", "at", "requests", "estimated", "prompt_tokens", "output_tokens", "cached_tokens"),),
 )
 ALL = (
     *(NODE_SECOND, GPU_MINUTE, ENGINE_10S, POOL_MINUTE, MODEL_MINUTE, PAIR_MINUTE, REQUEST),

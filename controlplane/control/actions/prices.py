@@ -58,8 +58,12 @@ def remove_price(actor: Actor, kind: str, valid_from: datetime, *, reason: str =
     with transaction.atomic():
         row = models.GpuPrice.objects.select_for_update().filter(kind=kind, valid_from=since).first()
         if row is None:
-            known = [_told(each) for each in models.GpuPrice.objects.filter(kind=kind).values_list("valid_from", flat=True)[:20]]
-            raise Refused("not_found", f"{kind} has no price from {_told(since)} on; there are: {', '.join(known) or 'none'}")
+            known = [
+                _told(each) for each in models.GpuPrice.objects.filter(kind=kind).values_list("valid_from", flat=True)[:20]
+            ]
+            raise Refused(
+                "not_found", f"{kind} has no price from {_told(since)} on; there are: {', '.join(known) or 'none'}"
+            )
         before = _shown(row)
         row.delete()
         return record_change("remove_price", actor, reason, f"price:{kind}", before=before, done=True)

@@ -83,7 +83,9 @@ TABLES = {"telemetry_cost_hour": COST_HOUR, "telemetry_usage_hour": USAGE_HOUR}
 
 
 def _make(table: str, statement: str) -> migrations.RunSQL:
-    return migrations.RunSQL([statement, f"CREATE TABLE {table}_default PARTITION OF {table} DEFAULT"], f"DROP TABLE {table}")
+    return migrations.RunSQL(
+        [statement, f"CREATE TABLE {table}_default PARTITION OF {table} DEFAULT"], f"DROP TABLE {table}"
+    )
 
 
 class Migration(migrations.Migration):

@@ -51,9 +51,7 @@ def prices() -> list[PriceRow]:
     for each in GpuPrice.objects.order_by("kind", "-valid_from"):
         amount = f"{each.per_hour.normalize():f}"
         rows.append(
-            PriceRow(
-                each.kind, amount, each.terms, each.valid_from, until.get(each.kind), False, counts.get(each.kind, 0)
-            )
+            PriceRow(each.kind, amount, each.terms, each.valid_from, until.get(each.kind), False, counts.get(each.kind, 0))
         )
         until[each.kind] = each.valid_from
     unset = sorted(kind for kind in counts if kind not in until and kind in GPUS)

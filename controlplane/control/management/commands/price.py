@@ -24,8 +24,12 @@ class Command(BaseCommand):
         put = verbs.add_parser("set", help="what one GPU-hour costs from a time on")
         put.add_argument("kind", help="as nodes report it, e.g. h100-sxm")
         put.add_argument("per_hour", metavar="USD", help="US dollars of one GPU for one hour, e.g. 2.60")
-        put.add_argument("--terms", choices=Terms.values, default="hourly", help="owned: purchase, power, hosting; default: hourly")
-        put.add_argument("--from", dest="valid_from", metavar="TIME", help="a whole hour such as 2026-12-01T00:00Z; default: this one")
+        put.add_argument(
+            "--terms", choices=Terms.values, default="hourly", help="owned: purchase, power, hosting; default: hourly"
+        )
+        put.add_argument(
+            "--from", dest="valid_from", metavar="TIME", help="a whole hour such as 2026-12-01T00:00Z; default: this one"
+        )
         put.add_argument("--reason", default="")
         away = verbs.add_parser("remove", help="take a price out of the book, as if it had never been given")
         away.add_argument("kind")
