@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from django.urls import path, re_path, register_converter
 
-from controlplane.api import converters, schema, views_alerts, views_canary, views_fleet, views_models, views_operations
+from controlplane.api import (
+    converters,
+    schema,
+    views_alerts,
+    views_canary,
+    views_costs,
+    views_fleet,
+    views_models,
+    views_operations,
+)
 from controlplane.api.views_operations import waiting
 
 register_converter(converters.ModelName, "model")
@@ -35,6 +44,10 @@ urlpatterns = [
     path("v1/alerts", views_alerts.Alerts.as_view()),
     path("v1/alerts/<number:alert>", views_alerts.OneAlert.as_view()),
     path("v1/alerts/<number:alert>/silence", views_alerts.AlertSilence.as_view()),
+    path("v1/costs", views_costs.Costs.as_view()),
+    path("v1/usage", views_costs.Usage.as_view()),
+    path("v1/prices", views_costs.Prices.as_view()),
+    path("v1/prices/<number:price>", views_costs.OnePrice.as_view()),
     path("v1/nodes", views_fleet.Nodes.as_view()),
     path("v1/nodes/<word:name>", views_fleet.OneNode.as_view()),
     path("v1/nodes/<word:name>/cordon", views_fleet.NodeCordon.as_view()),

@@ -1,7 +1,7 @@
 """What a span of time cost, to the cent: by model, team, key, day and pool, all of which add up to the same total. Pure.
 
-The total is rounded once. Every part of it is whole cents that are dealt out by the largest remainder, so that a table's lines
-add up to what stands below them, whichever way they are grouped. A cell differs from its unrounded value by less than a cent.
+The total is rounded once. Every part of it is whole cents, dealt out by the largest remainder, so that lines of a table add
+up to what stands below them, whichever way they are grouped. A cell differs from its unrounded value by less than a cent.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Segment:
 
 @dataclass(frozen=True)
 class Line:
-    """What one key's traffic of one model cost on a day. `served` False: nothing was served by the model that day, so that its
-    GPUs are nobody's (team and key are ""); model "" too: GPUs in no pool. `cents` None: its GPUs have no price."""
+    """What one key's traffic of one model cost on a day. `served` False: the model served nothing that day, so that its GPUs
+    are nobody's (team and key are ""); model "" too: GPUs in no pool. `cents` None: its GPUs have no price."""
 
     day: str
     model: str
@@ -46,8 +46,8 @@ class Line:
 
 @dataclass(frozen=True)
 class PoolLine:
-    """A pool's GPUs of one kind, by what they did: hours, and cents that add up to `cents`. `underused`: requests ran and did
-    not fill the GPU. `unknown`: at work, but its activity was not told. In no pool: model and role are ""."""
+    """A pool's GPUs of one kind, by what they did: hours, and cents that add up to `cents`. `underused`: requests ran and
+    did not fill the GPU. `unknown`: at work, but its activity was not told. In no pool: model and role are ""."""
 
     model: str
     role: str
@@ -107,8 +107,8 @@ class Statement:
 
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:
-    """`total` in whole parts as near to `weights` (0 or more) as whole parts can be; they add up to it. Without any weight the
-    first gets all."""
+    """`total` in whole parts as near to `weights` (0 or more) as whole parts can be; they add up to it. Without any weight
+    the first gets all."""
     if not weights:
         return []
     whole = math.fsum(weights)
@@ -186,17 +186,25 @@ def _pool_lines(name: str, cents: int | None, pools: dict[_PoolKey, _Pool]) -> I
     parts: Sequence[int | None] = [None] * (5 * len(mine))
     if cents is not None:
         parts = apportion(cents, [weight for pool in mine.values() for weight in _by_hours(pool)])
-    for place, ((model, role, kind), pool) in enumerate(mine.items()):
+    for place, ((_, role, kind), pool) in enumerate(mine.items()):
         own = parts[5 * place : 5 * place + 5]
-        whole = None if cents is None else sum(part or 0 for part in own)
+        (busy_h, underused_h, idle_h, stranded_h, unknown_h), (busy, underused, idle, stranded, unknown) = pool.hours, own
         yield PoolLine(
-            model,
-            role,
-            kind,
-            math.fsum(pool.hours),
-            *pool.hours,
-            whole,
-            *own,
+            model=name,
+            role=role,
+            kind=kind,
+            gpu_hours=math.fsum(pool.hours),
+            busy_hours=busy_h,
+            underused_hours=underused_h,
+            idle_hours=idle_h,
+            stranded_hours=stranded_h,
+            unknown_hours=unknown_h,
+            cents=None if cents is None else sum(part or 0 for part in own),
+            busy_cents=busy,
+            underused_cents=underused,
+            idle_cents=idle,
+            stranded_cents=stranded,
+            unknown_cents=unknown,
             guess=pool.guess,
             unpriced=pool.dollars is None,
         )

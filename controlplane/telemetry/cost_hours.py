@@ -1,7 +1,7 @@
 """Hours of GPUs held and of tokens used, added up once no record of the hour is awaited any more: what costs are made from.
 
-Runs as often as it likes and in several processes, as `telemetry.hours` does; where it stands is a row of its own, so that it
-makes every hour for which there are still minutes, also of before it was first run.
+Runs as often as it likes and in several processes, as `telemetry.hours` does; where it stands is a row of its own, so that
+it makes every hour for which there are still minutes, also of before it was first run.
 """
 
 from __future__ import annotations

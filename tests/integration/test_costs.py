@@ -213,7 +213,7 @@ def test_a_price_that_changes_in_the_month_holds_from_its_hour_on() -> None:
     assert found.statement.total_cents == 7_00 + 13 * 3_50
     assert not found.statement.guess
     assert {line.day for line in found.statement.lines} == {"2026-11-10"}
-    remove_price(ADMIN, "l4", change)
+    remove_price(ADMIN, GpuPrice.objects.get(valid_from=change).pk)
     assert november().statement.total_cents == 20_00
 
 
@@ -222,7 +222,8 @@ def test_lines_of_a_random_month_add_up_to_the_cent_in_every_table() -> None:
     since, until = datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)
     set_price(ADMIN, "l4", "0.737", valid_from=since)
     set_price(ADMIN, "l4", "0.7371", valid_from=datetime(2026, 11, 14, 5, tzinfo=UTC))
-    rows, usage = [], []
+    rows: list[list[object]] = []
+    usage: list[list[object]] = []
     for at in hours_between(since, until):
         for model, role in (("llama", "prefill"), ("llama", "decode"), ("qwen", "mixed"), ("", "")):
             if draw.random() < 0.9:
@@ -289,7 +290,7 @@ def test_prices_are_set_by_admins_alone_with_an_audit_entry_and_listed_with_what
         ("l4", "0.0000001", None, "six places"),
         ("l4", "1", datetime(2026, 11, 1, 0, 30, tzinfo=UTC), "whole hours"),
         ("l4", "1", datetime(1999, 1, 1, tzinfo=UTC), "from 2020"),
-        ("l4", "1", datetime(2026, 11, 1), "time zone"),  # noqa: DTZ001
+        ("l4", "1", datetime(2026, 11, 1), "time zone"),
     ],
 )
 def test_a_price_that_cannot_be_is_refused_with_what_would_do(kind: str, price: str, at: datetime | None, why: str) -> None:

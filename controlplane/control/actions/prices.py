@@ -1,4 +1,4 @@
-"""The price book: what GPUs cost and from when on. A change of the past changes what past months cost, and is in the audit."""
+"""The price book: what GPUs cost and from when on. A change of the past changes past months' costs; it is in the audit."""
 
 from __future__ import annotations
 
@@ -50,23 +50,16 @@ def set_price(
         return record_change("set_price", actor, reason, f"price:{kind}", before=before, after=wanted, done=True)
 
 
-def remove_price(actor: Actor, kind: str, valid_from: datetime, *, reason: str = "") -> models.Operation:
-    """As if this price had never been given: the one before it, else the list price, holds in its stead."""
+def remove_price(actor: Actor, number: int, *, reason: str = "") -> models.Operation:
+    """Take a price out of the book, as if it had never been given: the one before it, else the list price, holds instead."""
     forbid(actor, "remove_price")
-    _check_kind(kind)
-    since = _whole_hour(valid_from)
     with transaction.atomic():
-        row = models.GpuPrice.objects.select_for_update().filter(kind=kind, valid_from=since).first()
+        row = models.GpuPrice.objects.select_for_update().filter(pk=number).first()
         if row is None:
-            known = [
-                _told(each) for each in models.GpuPrice.objects.filter(kind=kind).values_list("valid_from", flat=True)[:20]
-            ]
-            raise Refused(
-                "not_found", f"{kind} has no price from {_told(since)} on; there are: {', '.join(known) or 'none'}"
-            )
+            raise Refused("not_found", f"there is no price {number}: the price book lists them with their numbers")
         before = _shown(row)
         row.delete()
-        return record_change("remove_price", actor, reason, f"price:{kind}", before=before, done=True)
+        return record_change("remove_price", actor, reason, f"price:{row.kind}", before=before, done=True)
 
 
 def _check_kind(kind: str) -> None:

@@ -44,8 +44,8 @@ class Gap:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a key's requests for a model used. `estimated`: requests of those that records of others stand for, as a busy router
-    tells only every so many of those that went well; 0: all was counted. `cents`: what they cost; None: not known."""
+    """What a key's requests for a model used. `estimated`: requests of those that records of others stand for, as a busy
+    router tells only every so many of those that went well; 0: all was counted. `cents`: what they cost; None: not known."""
 
     team: str
     key: str
@@ -60,8 +60,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class Costs:
-    """`until`: up to where hours are made (the month's end once it is over); None: none is. `recorded`: the share of the time
-    from `since` to `until` in which any GPU told anything."""
+    """`until`: up to where hours are made (the month's end once it is over); None: none is. `recorded`: the share of the
+    time from `since` to `until` in which any GPU told anything."""
 
     month: str
     zone: str
@@ -82,7 +82,7 @@ def monthly(month: Month) -> Costs:
         cursor.execute("SELECT extract(epoch FROM at)::float8 FROM telemetry_position WHERE stream = %s", [POSITION])
         made = cursor.fetchone()
         until = None if made is None or made[0] <= month.since else min(float(month.until), made[0])
-        between = {
+        between: dict[str, Any] = {
             "starts": [float(start) for _, start in pieces],
             "since": moment(month.since),
             "until": moment(month.since if until is None else until),

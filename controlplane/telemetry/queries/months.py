@@ -1,7 +1,7 @@
 """Months and days of a time zone, in whole hours. Pure, but for the system's table of zones.
 
-An hour (UTC) belongs to the day and month in which it begins there: months follow one another without gap or overlap in every
-zone, also in those whose clocks are half an hour apart from UTC, and have an hour more or less where clocks are changed.
+An hour (UTC) belongs to the day and month in which it begins there: months follow one another without gap or overlap in
+every zone, also where clocks are half an hour apart from UTC, and have an hour more or less where clocks are changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Month:
         """Its days cut at `others` too (whole hours): date and beginning of each piece."""
         starts = {*(start for _, start in self.days), *(int(at) for at in others if self.since < at < self.until)}
         pieces: list[tuple[str, int]] = []
-        days, day = dict((start, name) for name, start in self.days), ""
+        days, day = {start: name for name, start in self.days}, ""
         for start in sorted(starts):
             day = days.get(start, day)
             pieces.append((day, start))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -15,8 +14,10 @@ from controlplane.fleet.models import Gpu, GpuPrice
 
 @dataclass(frozen=True)
 class PriceRow:
-    """`per_hour`: US dollars, as it was written. `valid_from` None: the list price of a kind that has no other; a guess."""
+    """`number` is what removes it. `per_hour`: US dollars, as it was written. `valid_from` None: the list price of a kind
+    that has no other, a guess."""
 
+    number: int | None
     kind: str
     per_hour: str
     terms: str
@@ -30,6 +31,7 @@ class PriceRow:
     def document(self) -> dict[str, Any]:
         """For JSON."""
         return {
+            "number": self.number,
             "kind": self.kind,
             "per_hour": self.per_hour,
             "terms": self.terms,
@@ -49,14 +51,12 @@ def prices() -> list[PriceRow]:
     rows: list[PriceRow] = []
     until: dict[str, datetime] = {}
     for each in GpuPrice.objects.order_by("kind", "-valid_from"):
-        amount = f"{each.per_hour.normalize():f}"
-        rows.append(
-            PriceRow(each.kind, amount, each.terms, each.valid_from, until.get(each.kind), False, counts.get(each.kind, 0))
-        )
+        amount, count = f"{each.per_hour.normalize():f}", counts.get(each.kind, 0)
+        rows.append(PriceRow(each.pk, each.kind, amount, each.terms, each.valid_from, until.get(each.kind), False, count))
         until[each.kind] = each.valid_from
     unset = sorted(kind for kind in counts if kind not in until and kind in GPUS)
     return rows + [
-        PriceRow(kind, f"{GPUS[kind].price_per_hour:g}", "hourly", None, None, True, counts[kind]) for kind in unset
+        PriceRow(None, kind, f"{GPUS[kind].price_per_hour:g}", "hourly", None, None, True, counts[kind]) for kind in unset
     ]
 
 
@@ -89,14 +89,6 @@ def books() -> Books:
             starts.append(at)
             found.append(PriceBook(known))
     return Books(tuple(starts), tuple(found))
-
-
-def hourly(book: PriceBook, kinds: Mapping[str, int]) -> float | None:
-    """US dollars an hour of so many GPUs by kind; None: one of them has no price."""
-    found = [(book.of(kind), count) for kind, count in kinds.items()]
-    if any(price is None for price, _ in found):
-        return None
-    return sum(price.per_hour * count for price, count in found if price)
 
 
 def _utc(moment: datetime | None) -> str | None:

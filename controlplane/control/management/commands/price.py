@@ -1,4 +1,4 @@
-"""`manage.py price`: the price book; `price set KIND USD` and `price remove KIND --from TIME` change it."""
+"""`manage.py price`: the price book; `price set KIND USD` and `price remove NUMBER` change it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ class Command(BaseCommand):
         )
         put.add_argument("--reason", default="")
         away = verbs.add_parser("remove", help="take a price out of the book, as if it had never been given")
-        away.add_argument("kind")
-        away.add_argument("--from", dest="valid_from", metavar="TIME", required=True, help="from when it holds")
+        away.add_argument("number", type=int, help="as the list has it")
         away.add_argument("--reason", default="")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -42,7 +41,6 @@ class Command(BaseCommand):
             for row in prices():
                 self.stdout.write(json.dumps(row.document()))
             return
-        since = _moment(options["valid_from"])
         with explained():
             if options["verb"] == "set":
                 operation = set_price(
@@ -50,13 +48,12 @@ class Command(BaseCommand):
                     options["kind"],
                     options["per_hour"],
                     terms=options["terms"],
-                    valid_from=since,
+                    valid_from=_moment(options["valid_from"]),
                     reason=options["reason"],
                 )
             else:
-                assert since is not None  # --from is required
-                operation = remove_price(actor, options["kind"], since, reason=options["reason"])
-        self.stdout.write(answer(operation, kind=options["kind"]))
+                operation = remove_price(actor, options["number"], reason=options["reason"])
+        self.stdout.write(answer(operation))
 
 
 def _moment(text: str | None) -> datetime | None:
