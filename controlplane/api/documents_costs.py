@@ -145,3 +145,25 @@ class UsageDocument(_Span):
     """What API keys used in a month."""
 
     items = UsageItem(many=True)
+
+
+class WhatIfDocument(serializers.Serializer[Any]):
+    """US dollars. Savings are negative where it costs more."""
+
+    now_per_hour = serializers.FloatField()
+    then_per_hour = serializers.FloatField()
+    saved_per_hour = serializers.FloatField()
+    saved_per_month = serializers.FloatField(help_text="Of 730 hours.")
+    per_million_tokens_now = _dollars("Output tokens of the last hour.")
+    per_million_tokens_then = _dollars("Output tokens of the last hour.")
+    sentence = serializers.CharField()
+
+
+class SplitCostDocument(serializers.Serializer[Any]):
+    """What a model costs now and at another split."""
+
+    model = serializers.CharField()
+    now = serializers.DictField(child=serializers.IntegerField(), help_text="GPUs by kind.")
+    then = serializers.DictField(child=serializers.IntegerField(), help_text="GPUs by kind.")
+    cost = WhatIfDocument()
+    gaps = serializers.ListField(child=serializers.CharField(), help_text="What is a guess or not known.")

@@ -33,6 +33,7 @@ urlpatterns = [
     path(f"{MODEL}/roll-out", views_models.ModelRollOut.as_view()),
     path(f"{MODEL}/canary", views_canary.ModelCanary.as_view()),
     path(f"{MODEL}/canary/promote", views_canary.CanaryPromote.as_view()),
+    path(f"{MODEL}/cost", views_costs.ModelCost.as_view()),
     path(f"{MODEL}/freeze", views_models.ModelFreeze.as_view()),
     path("v1/operations", views_operations.Operations.as_view()),
     path(OPERATION, waiting(views_operations.OneOperation.as_view())),

@@ -12,12 +12,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api import openapi
-from controlplane.api.documents_costs import CostsDocument, PriceDocument, PriceList, UsageDocument
+from controlplane.api.documents_costs import CostsDocument, PriceDocument, PriceList, SplitCostDocument, UsageDocument
 from controlplane.api.preconditions import require_match
 from controlplane.api.problems import Problem
 from controlplane.api.resource import Resource, carry_out
+from controlplane.api.selectors import all_models, one
 from controlplane.api.strict import NoQuery, Reason, Strict, Text, read_body, read_query
 from controlplane.control import actions
+from controlplane.control.newmodel import MAX_ENGINES
+from controlplane.control.whatif import at_split
 from controlplane.fleet.models import Terms
 from controlplane.telemetry.queries import costs
 from controlplane.telemetry.queries.exports import csv_lines
@@ -32,6 +35,10 @@ class MonthQuery(Strict):
     month = serializers.CharField(max_length=7, default="", help_text="2026-11; left out: the present one.")
     zone = serializers.CharField(max_length=64, default="UTC", help_text="Whose months and days: Europe/Berlin, UTC, …")
     format = serializers.ChoiceField(choices=["json", "csv"], default="json", help_text="csv: a table for finance.")
+
+
+def _engines() -> serializers.IntegerField:
+    return serializers.IntegerField(min_value=0, max_value=MAX_ENGINES, required=False, help_text="Left out: as now.")
 
 
 class CostsQuery(MonthQuery):
@@ -71,6 +78,25 @@ class Usage(Resource):
             return _csv(found, "usage")
         span = {name: getattr(found, name) for name in ("month", "zone", "since", "until", "ends")}
         return Response(UsageDocument({**span, "items": found.usage}).data)
+
+
+class SplitQuery(Strict):
+    prefill = _engines()
+    decode = _engines()
+    mixed = _engines()
+
+    def validate(self, attrs: Any) -> Any:
+        if not attrs:
+            raise serializers.ValidationError({"prefill": ["Say how many engines: prefill, decode or mixed."]})
+        return attrs
+
+
+class ModelCost(Resource):
+    @openapi.read("get_model_cost", TAG, SplitCostDocument, query=SplitQuery, more={422: "What it would cost is not known."})
+    def get(self, request: Request, name: str) -> Response:
+        """What a model's GPUs cost an hour now, and with so many engines by role (others stay), for the same traffic."""
+        asked = read_query(request, SplitQuery)
+        return Response(SplitCostDocument(at_split(one(all_models(), name=name), asked, time.time())).data)
 
 
 class Prices(Resource):

@@ -17,10 +17,11 @@ from django.test import Client as Browser
 from django.urls import reverse
 from jsonschema import Draft202012Validator
 
+from controlplane.fleet import models
 from controlplane.fleet.models import AuditEntry, GpuPrice, InferenceKey
 from controlplane.telemetry.tables import moment
 from tests.console_web import Web
-from tests.integration.api_kit import Client, problem, shared_web, token_of
+from tests.integration.api_kit import Client, one_model, problem, shared_web, token_of
 from tests.integration.test_costs import hour_of, hours_between, store
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -140,3 +141,20 @@ def test_the_command_sets_lists_and_removes_prices(capsys: pytest.CaptureFixture
     for wrong in (["set", "l4", "cheap"], ["set", "l4", "1", "--from", "soon"], ["remove", "7"]):
         with pytest.raises(CommandError):
             call_command("price", *wrong)
+
+
+def test_another_split_of_a_model_is_priced_for_the_same_traffic(web: Web) -> None:
+    one_model()
+    models.GpuPrice.objects.create(kind="l4", terms="owned", per_hour="0.5", valid_from="2026-01-01T00:00:00Z")
+    with Client(web.url, token_of("viewer")) as client:
+        found = client.get("models/m/cost", params={"prefill": 1, "decode": 4}).json()
+        valid(client.get("/api/schema/").json(), "/api/v1/models/{name}/cost", found)
+        assert (found["now"], found["then"]) == ({"l4": 4}, {"l4": 5})
+        assert (found["cost"]["now_per_hour"], found["cost"]["saved_per_hour"]) == (2.0, -0.5)
+        assert found["cost"]["sentence"].startswith("4 → 5 GPUs costs another 0.50 US$ an hour")
+        assert found["gaps"] == ["no output tokens in the last hour: nothing is known per token"]
+        assert client.get("models/m/cost", params={"decode": 1}).json()["then"] == {"l4": 3}, "others stay"
+        problem(client.get("models/m/cost"), 400, "invalid_fields")
+        problem(client.get("models/none/cost", params={"decode": 1}), 404, "not_found")
+        models.Gpu.objects.update(kind="odd-gpu")
+        problem(client.get("models/m/cost", params={"decode": 1}), 422, "invalid")
