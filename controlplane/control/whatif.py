@@ -30,7 +30,7 @@ class SplitCost:
 
 def at_split(model: models.Model, engines: Mapping[str, int], now: float) -> SplitCost:
     """With so many engines by role; roles that are left out stay as they are. New engines are taken to be of the kind that
-    the pool has most of, else the model. Raises Refused for a kind of GPU that is not known or has no price, django.db.Error."""
+    the pool has most of, else the model. Raises django.db.Error; Refused for a kind that is not known or has no price."""
     held = _held(model)
     present: Counter[str] = sum(held.values(), Counter())
     then: Counter[str] = Counter()

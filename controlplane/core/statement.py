@@ -72,7 +72,8 @@ class PoolLine:
 @dataclass(frozen=True)
 class ModelLine:
     """`prefill_cents`, `decode_cents` and `mixed_cents` are of the pools of that role and add up to `cents`.
-    `per_million_input` and `per_million_output` are US$, None where mixed pools served: their time is not told apart."""
+    `per_million_input` and `per_million_output` are US$, None where mixed pools served,
+    whose time is not told apart, and where there was no such pool."""
 
     model: str
     cents: int | None
@@ -291,8 +292,8 @@ def _model(name: str, cents: int | None, pools: Sequence[PoolLine], lines: Seque
         prompt_tokens=prompt,
         output_tokens=output,
         cached_tokens=sum(line.cached_tokens for line in traffic),
-        per_million_input=None if mixed else per_million(prefill, prompt),
-        per_million_output=None if mixed else per_million(decode, output),
+        per_million_input=None if mixed or not prefill else per_million(prefill, prompt),
+        per_million_output=None if mixed or not decode else per_million(decode, output),
         per_million_tokens=per_million(cents, output),
         gaps=tuple(_gaps(mine, cents, mixed, prompt + output)),
     )

@@ -119,7 +119,7 @@ function paintKpis({ statement, recorded, until }) {
     cell(gettext("Idle"), money(of("idle_cents")), "", share(of("idle_cents"))),
     cell(gettext("Stranded"), money(of("stranded_cents")), "", share(of("stranded_cents"))),
     cell(gettext("Output cost"), known && tokens ? `$${number(statement.total_cents / 100 / tokens * 1e6, 2)}` : MISSING, gettext("/ 1M tok"), gettext("all GPUs ÷ %(n)s output tokens", { n: number(tokens) })),
-    cell(gettext("Recorded"), recorded == null ? MISSING : percent(recorded), "%", gettext("of the time so far")),
+    cell(gettext("Recorded"), recorded == null ? MISSING : number(Math.floor(recorded * 1000) / 10, 1), "%", gettext("of the time so far")),
   );
 }
 
@@ -207,7 +207,8 @@ function askPrice(row) {
   const kind = el("input", { name: "kind", list: "kinds", maxlength: 32, required: true, autocomplete: "off", value: row.kind ?? "" });
   const price = el("input", { name: "per_hour", inputmode: "decimal", maxlength: 24, required: true, autocomplete: "off", value: row.per_hour ?? "" });
   const terms = el("select", { name: "terms" }, ...Object.entries(TERMS).map(([value, words]) => el("option", { value, selected: value === (row.terms ?? "hourly") }, words)));
-  const since = el("input", { name: "valid_from", type: "datetime-local", step: 3600 });
+  // Half hours, because some zones lie half an hour off the whole hours (UTC) at which prices change.
+  const since = el("input", { name: "valid_from", type: "datetime-local", step: 1800 });
   const moment = () => (since.value ? new Date(isUtc() ? `${since.value}Z` : since.value).toISOString() : "");
   ask({
     title: gettext("Set a price"),
@@ -242,7 +243,7 @@ function acts(row) {
   return [change, remove];
 }
 
-const moment = (iso) => (iso ? `${day(Date.parse(iso) / 1000)} ${iso.slice(0, 4)} ${clock(Date.parse(iso) / 1000)}` : MISSING);
+const moment = (iso) => (iso ? new Date(iso).toLocaleString(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short", hour12: false, timeZone: timeZone() }) : MISSING);
 
 async function loadPrices() {
   const { ok, status, document: found } = await read("/data/prices");

@@ -106,6 +106,7 @@ def test_a_price_that_changes_costs_the_old_one_before_and_the_new_one_after() -
     assert found.total_cents == 4000
     assert [(line.day, line.output_tokens, line.cents) for line in found.lines] == [("2026-11-10", 2_000_000, 4000)]
     assert found.models[0].per_million_output == pytest.approx(20.0)
+    assert found.models[0].per_million_input is None, "there was no prefill pool"
 
 
 def test_a_day_without_traffic_is_nobodys_and_gpus_in_no_pool_are_a_line_of_their_own() -> None:
