@@ -104,8 +104,8 @@ def _due(cursor: Any) -> int | None:
     cursor.execute("SELECT stream, extract(epoch FROM at)::float8 FROM telemetry_position")
     places = dict(cursor.fetchall())
     read_to, done = places.get(names.TELEMETRY_STREAM), places.get(POSITION)
-    if read_to is None:
-        return None
+    if read_to is None or (done is not None and done + HOUR_S + SETTLED_S > read_to):
+        return None  # most of the time: nothing is looked for
     start = done if done is not None and _unfinished(cursor, done) else _oldest(cursor, done or 0.0)
     if start is None or start + HOUR_S + SETTLED_S > read_to:
         return None
