@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from controlplane.core import names
-from controlplane.telemetry.hours import AT_ONCE, HOUR_S, SETTLED_S, write_rows
+from controlplane.telemetry.hours import AT_ONCE, HOUR_S, SETTLED_S, claimed, note_made, write_rows
 from controlplane.telemetry.partitions import Partitions
 from controlplane.telemetry.tables import COST_HOUR, USAGE_HOUR, Table, moment
 
@@ -76,19 +76,14 @@ def roll_up_costs(partitions: Partitions, at_once: int = AT_ONCE) -> int:
 
 def _next_hour(partitions: Partitions) -> bool:
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('telemetry'), hashtext(%s))", [POSITION])
-        if not cursor.fetchone()[0]:
+        if not claimed(cursor, POSITION):
             return False
         start = _due(cursor)
         if start is None:
             return False
         _make(cursor, partitions, COST_HOUR, COSTS, start)
         _make(cursor, partitions, USAGE_HOUR, USAGE, start)
-        cursor.execute(
-            "INSERT INTO telemetry_position (stream, last_id, at) VALUES (%s, '', %s) "
-            "ON CONFLICT (stream) DO UPDATE SET at = excluded.at",
-            [POSITION, moment(start + HOUR_S)],
-        )
+        note_made(cursor, POSITION, start + HOUR_S)
     return True
 
 
