@@ -15,6 +15,7 @@ from playwright.sync_api import Page, expect
 
 from controlplane.fleet.models import InferenceKey
 from controlplane.telemetry.tables import moment
+from tests.console_rows import find
 from tests.console_visitors import PASSWORD
 from tests.console_web import Web
 from tests.integration.test_console_browser import (
@@ -111,3 +112,24 @@ def test_who_may_not_set_prices_is_told_and_a_phone_scrolls_nothing_sideways(
     button = page.locator("#price-acts button")
     expect(button).to_be_disabled()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_the_fleet_page_tells_what_idles_and_what_a_million_tokens_take(
+    visit: Callable[..., Visit], fleet: Fleet, web: Web
+) -> None:
+    def priced(rows: list[dict[str, Any]]) -> None:
+        find(rows, "fleet").update(cost_per_hour=166.4, idle_per_hour=59.0, output_tokens_per_s=13_094.0)
+
+    fleet.change = priced
+    page = visit().page
+    expect(page.locator('[data-kpi="effective"]')).to_contain_text("$59/h idle", timeout=20_000)
+    expect(page.locator('[data-kpi="output"] .big')).to_have_text("$3.53/ 1M tok")
+    expect(page.locator('[data-kpi="output"]')).to_contain_text("13,094 tok/s · $166/h")
+
+    def guessed(rows: list[dict[str, Any]]) -> None:
+        priced(rows)
+        find(rows, "fleet")["cost_guess"] = True
+
+    fleet.change = guessed
+    expect(page.locator('[data-kpi="output"] .big')).to_have_text("≈ $3.53/ 1M tok")
+    assert page.locator('[data-kpi="effective"]').evaluate("(cell) => cell.scrollWidth <= cell.clientWidth")
