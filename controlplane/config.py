@@ -51,6 +51,7 @@ class Config(BaseSettings):
     keep_engine_10s_days: float = Field(default=2, gt=0)
     keep_pool_minute_days: float = Field(default=90, gt=0)
     keep_request_days: float = Field(default=7, gt=0)
+    keep_cost_days: float = Field(default=800, gt=0)
 
     @field_validator("kv_events")
     @classmethod

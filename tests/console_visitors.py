@@ -101,6 +101,7 @@ def places(engine: str, operation: int, model: str) -> dict[str, str]:
         "operations": "/operations",
         "operation": f"/operations/{operation}",
         "alerts": "/alerts",
+        "costs": "/costs",
         "audit": "/audit",
         "find": "/find?q=P",
     }

@@ -96,6 +96,8 @@ VERBS: Mapping[str, Rule] = {
     "set_owner": Rule("admin", alone=False, frozen=False),
     "add_key": Rule("admin", alone=False, frozen=False),
     "revoke_key": Rule("admin", alone=False, frozen=False),
+    "set_price": Rule("admin", alone=False, frozen=False),
+    "remove_price": Rule("admin", alone=False, frozen=False),
     "silence_alert": _TOLD,
     "unsilence_alert": _TOLD,
     "set_alert_rule": _TOLD,

@@ -12,10 +12,11 @@ from typing import Any
 from django.db.models import Q
 from django.utils import timezone
 
-from controlplane.core.gpus import GPUS
+from controlplane.core.cost import PriceBook
 from controlplane.core.lifecycle import ENDED
 from controlplane.core.sketches import Sketch
 from controlplane.fleet import models
+from controlplane.telemetry.queries.prices import books
 from controlplane.telemetry.spans import Span, model_span
 
 SPAN = timedelta(minutes=15)
@@ -40,9 +41,10 @@ def measure_finished(now: datetime | None = None) -> int:
 def _measure(row: models.Operation) -> dict[str, Any]:
     if row.model is None or row.finished_at is None:
         return {"gaps": ["its model is gone"]}
+    book = books().at(row.created_at.timestamp())
     sides = {"before": (row.created_at - SPAN, row.created_at), "after": (row.finished_at, row.finished_at + SPAN)}
     return {"span_s": SPAN.total_seconds()} | {
-        name: side(model_span(row.model.name, since.timestamp(), until.timestamp()), list(_others(row, since, until)))
+        name: side(model_span(row.model.name, since.timestamp(), until.timestamp()), list(_others(row, since, until)), book)
         for name, (since, until) in sides.items()
     }
 
@@ -54,9 +56,9 @@ def _others(row: models.Operation, since: datetime, until: datetime) -> Iterator
     yield from (f"operation {each.pk} ({each.verb}) ran in this time too" for each in meanwhile)
 
 
-def side(span: Span, gaps: list[str]) -> dict[str, Any]:
-    """One side as it is stored. Money is US dollars at the list prices of `core.gpus`, which are guesses."""
-    cost, unpriced = _cost(span)
+def side(span: Span, gaps: list[str], book: PriceBook) -> dict[str, Any]:
+    """One side as it is stored. Money is US dollars at the prices of `book`, where nobody gave one at the list price."""
+    cost, unpriced = _cost(span, book)
     gaps = [*gaps, *_missing(span), *(f"GPU kind {kind or 'unknown'} has no price" for kind in unpriced)]
     return {
         "ttft_ms": _latency(span.ttft_ms),
@@ -79,13 +81,14 @@ def _per_minute(gpu_s: float | None, span: Span) -> float | None:
     return gpu_s / (span.gpu_minutes * 60) if gpu_s is not None and span.gpu_minutes else None
 
 
-def _cost(span: Span) -> tuple[float | None, list[str]]:
+def _cost(span: Span, book: PriceBook) -> tuple[float | None, list[str]]:
     """(dollars, kinds without a price) of the GPUs that the model held in all of the time, idle minutes too."""
-    unpriced = sorted(kind for kind in span.gpu_s if kind not in GPUS)
+    prices = {kind: book.of(kind) for kind in span.gpu_s}
+    unpriced = sorted(kind for kind, price in prices.items() if price is None)
     if unpriced or not span.gpu_minutes:
         return None, unpriced
-    per_minute = sum(GPUS[kind].price_per_hour * seconds / 3600 for kind, seconds in span.gpu_s.items()) / span.gpu_minutes
-    return per_minute * span.minutes, []
+    dollars = sum(price.per_hour * span.gpu_s[kind] / 3600 for kind, price in prices.items() if price)
+    return dollars / span.gpu_minutes * span.minutes, []
 
 
 def _missing(span: Span) -> Iterator[str]:

@@ -10,17 +10,20 @@ import math
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from controlplane.core.gpus import GPUS
 from controlplane.core.layout import WORD_OF_MODE
 from controlplane.core.protocol import ROLES_OF_MODE, Mode
 from controlplane.core.table import DEFAULT_MAX_NUM_SEQS
 from controlplane.fleet import models
+from controlplane.physics.asked import MAX_PRICE
 from controlplane.physics.children import answers
 from controlplane.physics.splitforecasts import Question
+from controlplane.telemetry.queries.prices import books
 from controlplane.telemetry.recent import Traffic, recent_traffic
 
 SPAN_S = 1800
@@ -70,8 +73,19 @@ def basis_of(model: models.Model, now: float) -> Basis | str:
         slo_ttft_ms=model.slo_ttft_ms,
         slo_itl_ms=model.slo_itl_ms,
         max_num_seqs=model.engine_args.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS),
+        prices=_prices({kind for _, kind in kinds.values()}, now),
     )
     return Basis(question, kinds, traffic)
+
+
+def _prices(kinds: Set[str], now: float) -> dict[str, float]:
+    """Those that the price book gives; forecasts take none that is 0 or beyond their limit."""
+    found = {kind: books().at(now).of(kind) for kind in sorted(kinds & GPUS.keys())}
+    return {
+        kind: price.per_hour
+        for kind, price in found.items()
+        if price and not price.guess and 0 < price.per_hour <= MAX_PRICE
+    }
 
 
 def layout_text(mode: Mode, sizes: Mapping[str, int], kinds: Mapping[str, tuple[int, str]]) -> str:

@@ -28,6 +28,7 @@ from controlplane.control.metrics import control_series
 from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
 from controlplane.control.planning.tick import Planner
 from controlplane.control.probing import Prober
+from controlplane.telemetry.cost_hours import roll_up_costs
 from controlplane.telemetry.hours import roll_up
 from controlplane.telemetry.partitions import Partitions, keep
 
@@ -100,7 +101,9 @@ def roll_up_hours() -> None:
     """What PostgreSQL cannot do now is tried again a minute later; until then queries take the minutes."""
     try:
         close_old_connections()
-        roll_up(Partitions(keep(config())))
+        partitions = Partitions(keep(config()))
+        roll_up(partitions)
+        roll_up_costs(partitions)
     except DatabaseError as error:
         log.warning("hours of telemetry are not rolled up now: %s", type(error).__name__)
 

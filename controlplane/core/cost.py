@@ -51,9 +51,13 @@ class PriceBook:
             return self.prices[kind]
         return Price(GPUS[kind].price_per_hour, guess=True) if kind in GPUS else None
 
+    def known(self) -> dict[str, Price]:
+        """Of every kind that has one."""
+        return {kind: price for kind in (*GPUS, *self.prices) if (price := self.of(kind))}
+
     def per_hour(self) -> dict[str, float]:
         """US$ of every kind that is known."""
-        return {kind: price.per_hour for kind in (*GPUS, *self.prices) if (price := self.of(kind))}
+        return {kind: price.per_hour for kind, price in self.known().items()}
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Use:
     """None: the GPUs did not tell."""
     idle_hours: float = 0.0
     stranded_hours: float = 0.0
+    unknown_hours: float = 0.0
+    """At work, but the GPUs did not tell how busy they were."""
     prefill_share: float | None = None
     """Of a mixed pool's working time, spent on prompts. None: not known, its cost is then not split by phase."""
 

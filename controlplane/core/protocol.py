@@ -584,6 +584,8 @@ class RequestRow:
     """Of the engines that served it; with reason canary_unavailable those of main instead of its own."""
     team: str = ""
     """Of the API key it came with; empty: it came without one."""
+    api_key: str = ""
+    """The first 16 hex digits of that key's SHA-256."""
     traceparent: str = ""
     """The client's W3C trace context; empty: it sent none, or a malformed one."""
 

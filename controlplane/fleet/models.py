@@ -338,6 +338,26 @@ class InferenceKey(models.Model):
         return self.name
 
 
+class Terms(models.TextChoices):
+    OWNED = "owned", _("Owned")
+    HOURLY = "hourly", _("Rented by the hour")
+
+
+class GpuPrice(models.Model):
+    """What an hour of one GPU of a kind costs from a whole hour on, until the next row of its kind. A kind without a row has
+    the list price of core.gpus, which is a guess."""
+
+    kind = models.CharField(max_length=32)
+    terms = models.CharField(max_length=8, choices=Terms.choices)
+    per_hour = models.DecimalField(max_digits=13, decimal_places=6)
+    """US dollars."""
+    valid_from = models.DateTimeField()
+
+    class Meta:
+        ordering = ["kind", "-valid_from"]
+        constraints = [models.UniqueConstraint(fields=["kind", "valid_from"], name="one_price_of_a_kind_at_a_time")]
+
+
 class TableState(models.Model):
     """One row (id 1): the newest routing table. Epoch rises when a database is restored."""
 

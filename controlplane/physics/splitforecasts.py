@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from controlplane.core.gpus import GPUS
@@ -46,6 +46,8 @@ class Question:
     slo_itl_ms: float
     max_num_seqs: int
     network_gbps: float | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """US$ per GPU-hour by kind; one that is left out counts at its list price."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -82,6 +84,7 @@ def _request(question: Question, text: str) -> ForecastRequest:
         layouts=(parse_layout(text, next(iter(GPUS)), GPUS),),
         seeds=SEEDS,
         network_gbps=question.network_gbps,
+        prices=question.prices,
         prefix_cached=question.prefix_cached,
         max_num_seqs=question.max_num_seqs,
         most_seconds=MOST_SECONDS,

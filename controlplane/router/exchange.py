@@ -85,6 +85,7 @@ class Exchange:
     first_at: float | None = None
     kv_bytes: int | None = None
     team = ""
+    key_digest = ""
     """Of the API key."""
 
     def __init__(
@@ -148,6 +149,7 @@ class Exchange:
             )
         key = self.router.key_of(table, self.client, self.request)
         self.team = key.team if key is not None else ""
+        self.key_digest = key.sha256[:16] if key is not None else ""
         if self.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise errors.bad_request("Compressed request bodies are not supported.", code="unsupported_encoding")
         self.body = bodies.parse(self.request.take_body(), self.router.limits)

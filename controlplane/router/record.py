@@ -73,6 +73,7 @@ def _row(x: Exchange, now: float, weight: int) -> RequestRow:
         session=f"{x.need.session:016x}",
         arm=x.arm,
         team=x.team,
+        api_key=x.key_digest,
         traceparent=identity.traceparent(x.request.headers).decode(),
     )
 

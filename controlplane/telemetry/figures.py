@@ -6,9 +6,11 @@ what is stale.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from controlplane.core.cost import Price
 from controlplane.core.sketches import Sketch, merged
 from controlplane.telemetry.board import BUSY, STALE_S, Board, GpuState
 from controlplane.telemetry.rows import LatencyMs
@@ -24,15 +26,42 @@ def is_fresh(state: Any, now: float) -> bool:
     return state is not None and now - state.at <= STALE_S
 
 
-def effective_gpus(gpus: Iterable[GpuView], fresh: dict[str, GpuState], view: FleetView, now: float) -> dict[str, float]:
+def busy_shares(gpus: Iterable[GpuView], fresh: dict[str, GpuState], now: float) -> dict[str, float]:
+    """By uuid, over the last minute, of GPUs that are fresh and tell their activity."""
+    known = ((gpu.uuid, fresh[gpu.uuid].minute.mean(BUSY, now)) for gpu in gpus if gpu.uuid in fresh)
+    return {uuid: share for uuid, share in known if share is not None}
+
+
+def effective_gpus(gpus: Iterable[GpuView], shares: Mapping[str, float], view: FleetView) -> dict[str, float]:
     """Sum of busy shares by role ("" = spare); empty when no fresh GPU tells its activity."""
     sums: dict[str, float] = {}
     for gpu in gpus:
-        share = fresh[gpu.uuid].minute.mean(BUSY, now) if gpu.uuid in fresh else None
-        if share is not None:
+        if gpu.uuid in shares:
             role = view.role_of(gpu.engine) if gpu.engine else ""
-            sums[role] = sums.get(role, 0.0) + share
+            sums[role] = sums.get(role, 0.0) + shares[gpu.uuid]
     return sums
+
+
+@dataclass(frozen=True)
+class Money:
+    """US$ an hour: of all GPUs, and of what of those that tell their activity is not busy. None: a kind has no price, or
+    there is no GPU. `guess`: some count at a list price that nobody gave."""
+
+    cost: float | None = None
+    idle: float | None = None
+    guess: bool = False
+
+
+def dollars_per_hour(gpus: Iterable[GpuView], shares: Mapping[str, float], prices: Mapping[str, Price]) -> Money:
+    cost, idle, guess = None, 0.0, False
+    for gpu in gpus:
+        price = prices.get(gpu.kind)
+        if price is None:
+            return Money()
+        cost, guess = (cost or 0.0) + price.per_hour, guess or price.guess
+        if gpu.uuid in shares:
+            idle += price.per_hour * (1.0 - shares[gpu.uuid])
+    return Money(cost, idle if shares else None, guess)
 
 
 def requests_per_s(board: Board, models: Iterable[str], now: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Reads the fleet's rows as live topics need them (telemetry.view), in twelve queries whatever the size."""
+"""Reads the fleet's rows as live topics need them (telemetry.view), in thirteen queries whatever the size."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from controlplane.alerts.models import Alert, AlertState, Silence
 from controlplane.alerts.selectors import silence_of, silences_now
 from controlplane.core.lifecycle import ENDED, OVER
 from controlplane.fleet.models import AuditEntry, Canary, Engine, Gpu, Model, Node, Operation, Pool, Rank, Step, TableState
+from controlplane.telemetry.queries.prices import books
 from controlplane.telemetry.rows import AlertRow, OperationRow, StepRow
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
-QUERIES = 12
+QUERIES = 13
 OPERATIONS = 20
 ALERTS = 200
 STEPS_SHOWN_FOR = timedelta(minutes=2)
@@ -38,6 +39,7 @@ def read() -> FleetView:
         cordoned=frozenset(name for name, _, cordoned, _ in nodes if cordoned),
         heard_at={name: seen_at.timestamp() for name, _, _, seen_at in nodes if seen_at},
         gpus=gpus,
+        prices=books().at(timezone.now().timestamp()).known(),
         models=_models(),
         engines=engines,
         operations=read_operations(newest_and_open()),

@@ -67,20 +67,31 @@ def roll_up(partitions: Partitions, at_once: int = AT_ONCE) -> int:
 
 def _next_hour(partitions: Partitions) -> bool:
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('telemetry'), hashtext('hours'))")
-        if not cursor.fetchone()[0]:
+        if not claimed(cursor, POSITION):
             return False
         start = _due(cursor)
         if start is None:
             return False
         for rollup in ROLLUPS:
-            _write(cursor, partitions, rollup.hour, _hour(cursor, rollup, start))
-        cursor.execute(
-            "INSERT INTO telemetry_position (stream, last_id, at) VALUES (%s, '', %s) "
-            "ON CONFLICT (stream) DO UPDATE SET at = excluded.at",
-            [POSITION, moment(start + HOUR_S)],
-        )
+            write_rows(cursor, partitions, rollup.hour, _hour(cursor, rollup, start))
+        note_made(cursor, POSITION, start + HOUR_S)
     return True
+
+
+def claimed(cursor: Any, position: str) -> bool:
+    """Whether this transaction may make the next hour of `position`: no other one does at the moment."""
+    cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('telemetry'), hashtext(%s))", [position])
+    mine: bool = cursor.fetchone()[0]
+    return mine
+
+
+def note_made(cursor: Any, position: str, until: float) -> None:
+    """Hours of `position` that end by then are made."""
+    cursor.execute(
+        "INSERT INTO telemetry_position (stream, last_id, at) VALUES (%s, '', %s) "
+        "ON CONFLICT (stream) DO UPDATE SET at = excluded.at",
+        [position, moment(until)],
+    )
 
 
 def _due(cursor: Any) -> int | None:
@@ -154,7 +165,8 @@ def _pick(rollup: Rollup, column: str) -> sql.Composable:
     return sql.SQL("sum({})").format(name)
 
 
-def _write(cursor: Any, partitions: Partitions, table: Table, rows: list[list[Any]]) -> None:
+def write_rows(cursor: Any, partitions: Partitions, table: Table, rows: list[list[Any]]) -> None:
+    """Rows in the order of the table's columns, in the caller's transaction; one that is there already is replaced."""
     if not rows:
         return
     partitions.ensure(table, {row[table.columns.index("at")] for row in rows})

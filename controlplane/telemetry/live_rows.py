@@ -16,6 +16,8 @@ from controlplane.telemetry.figures import (
     FIVE_MINUTES_S,
     MINUTE_S,
     TEN_MINUTES_S,
+    busy_shares,
+    dollars_per_hour,
     effective_gpus,
     engine_rate,
     is_fresh,
@@ -109,7 +111,9 @@ def fleet_row(board: Board, view: FleetView, now: float) -> FleetRow:
     five_minutes = total(pool_tallies(board, None, FIVE_MINUTES_S, now))
     requests = total(window.over(FIVE_MINUTES_S, now) for window in board.models.values())
     fresh = {gpu.uuid: board.gpus[gpu.uuid] for gpu in view.gpus if is_fresh(board.gpus.get(gpu.uuid), now)}
-    effective = effective_gpus(view.gpus, fresh, view, now)
+    shares = busy_shares(view.gpus, fresh, now)
+    effective = effective_gpus(view.gpus, shares, view)
+    money = dollars_per_hour(view.gpus, shares, view.prices)
     return FleetRow(
         id="fleet",
         type="fleet",
@@ -133,6 +137,9 @@ def fleet_row(board: Board, view: FleetView, now: float) -> FleetRow:
         gaps=round(board.lost.over(FIVE_MINUTES_S, now).counters["records"]),
         table_generation=view.table_generation,
         spark={},
+        cost_per_hour=money.cost,
+        idle_per_hour=money.idle,
+        cost_guess=money.guess,
     )
 
 

@@ -61,6 +61,12 @@ class FleetRow:
     table_generation: int
     spark: dict[str, list[float | None]]
     """Last 40 samples 5 s apart of requests_per_s, ttft_p99, itl_p99, transfer_p99."""
+    cost_per_hour: float | None = None
+    """US$ of all GPUs there are, at the price book's present prices; None: a kind has none."""
+    idle_per_hour: float | None = None
+    """US$ of what of them is not busy (1 - busy share), last minute; GPUs that do not tell are left out."""
+    cost_guess: bool = False
+    """Some of both is at a list price that nobody gave."""
 
 
 @dataclass(frozen=True)

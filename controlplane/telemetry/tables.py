@@ -1,4 +1,4 @@
-"""Columns and keys of the telemetry tables (migrations 0002 to 0004), and a batch of rows on its way into them."""
+"""Columns and keys of the telemetry tables (migrations 0002 to 0007), and a batch of rows on its way into them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ REQUEST = Table(
     (
         *("id", "at", "router", "model", "path", "reason", "status", "outcome", "stream", "prefill_engine", "decode_engine"),
         *("prefill_ms", "handoff_ms", "ttft_ms", "total_ms", "itl_ms", "prompt_tokens", "output_tokens", "cached_tokens"),
-        *("kv_bytes", "retries", "queue_ms", "resumes", "weight", "session", "arm", "passed", "team"),
+        *("kv_bytes", "retries", "queue_ms", "resumes", "weight", "session", "arm", "passed", "team", "api_key"),
     ),
 )
 PAIR_MINUTE = Table(
@@ -105,9 +105,22 @@ def _hour(minute: Table) -> Table:
 
 
 MODEL_HOUR, POOL_HOUR, PAIR_HOUR = _hour(MODEL_MINUTE), _hour(POOL_MINUTE), _hour(PAIR_MINUTE)
+COST_HOUR = Table(
+    "telemetry_cost_hour",
+    ("model", "role", "kind", "at"),
+    (
+        *("model", "role", "kind", "at", "gpu_seconds", "busy_seconds", "idle_seconds", "stranded_seconds"),
+        *("unknown_seconds", "minutes"),
+    ),
+)
+USAGE_HOUR = Table(
+    "telemetry_usage_hour",
+    ("model", "team", "api_key", "at"),
+    (*("model", "team", "api_key", "at", "requests", "estimated", "prompt_tokens", "output_tokens", "cached_tokens"),),
+)
 ALL = (
     *(NODE_SECOND, GPU_MINUTE, ENGINE_10S, POOL_MINUTE, MODEL_MINUTE, PAIR_MINUTE, REQUEST),
-    *(MODEL_HOUR, POOL_HOUR, PAIR_HOUR),
+    *(MODEL_HOUR, POOL_HOUR, PAIR_HOUR, COST_HOUR, USAGE_HOUR),
 )
 
 

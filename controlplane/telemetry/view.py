@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controlplane.core.cost import Price
 from controlplane.telemetry.rows import AlertRow, OperationRow, StepRow
 
 
@@ -68,6 +69,8 @@ class FleetView:
     heard_at: Mapping[str, float] = field(default_factory=dict)
     """Name -> when control last believed the fact of its agent (Unix seconds); one that never told is not there."""
     gpus: tuple[GpuView, ...] = ()
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """Of an hour of one GPU now, by kind."""
     models: tuple[ModelView, ...] = ()
     engines: Mapping[str, EngineView] = field(default_factory=dict)
     operations: tuple[OperationRow, ...] = ()

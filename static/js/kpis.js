@@ -22,6 +22,8 @@ export function parts(cell, { second = false, line = null } = {}) {
   return { big, second: small, spark: curve, meter: cell.querySelector(".meter"), foot, note };
 }
 
+const dollars = (value) => number(value, value < 9.995 ? 2 : 0);
+const sign = (row) => (row.cost_guess ? "≈ $" : "$"); // a list price that nobody gave is a guess
 const most = (values) => Math.max(0, ...(values ?? []).filter((value) => value != null));
 
 function requests(cell) {
@@ -89,7 +91,8 @@ function effective(cell) {
     const of = (role) => row.effective_by_role[role] ?? 0;
     at.big.set(number(row.effective_gpus, 1), gettext("of %(n)s", { n: number(row.gpus) }));
     const known = row.effective_gpus != null && row.gpus > 0;
-    at.second.set(known ? percent(row.effective_gpus / row.gpus) : MISSING, gettext("% busy"));
+    if (row.idle_per_hour == null) at.second.set(known ? percent(row.effective_gpus / row.gpus) : MISSING, gettext("% busy"));
+    else at.second.set(`${sign(row)}${dollars(row.idle_per_hour)}`, gettext("/h idle"));
     hide(at.second.node, !known);
     meter(at.meter, ROLES.map(([role, , className]) => ({ className, value: of(role) })), Math.max(1, row.gpus));
     for (const { role, word, node } of chips) {
@@ -107,6 +110,13 @@ function effective(cell) {
 function output(cell) {
   const at = parts(cell);
   return (row) => {
+    if (row.cost_per_hour != null && row.output_tokens_per_s) {
+      at.big.set(`${sign(row)}${number((row.cost_per_hour / (row.output_tokens_per_s * 3600)) * 1e6, 2)}`, gettext("/ 1M tok"));
+      attr(at.note, "class", "");
+      attr(at.foot, "title", `${gettext("All GPUs of the fleet, at the prices of the price book, by the tokens of the last minute")}${row.cost_guess ? ` · ${gettext("≈ some at a list price, a guess")}` : ""}`);
+      text(at.note, gettext("%(n)s tok/s · $%(cost)s/h", { n: rate(row.output_tokens_per_s), cost: dollars(row.cost_per_hour) }));
+      return;
+    }
     at.big.set(rate(row.output_tokens_per_s), gettext("tok/s"));
     const each = row.requests_per_s && row.output_tokens_per_s != null ? row.output_tokens_per_s / row.requests_per_s : null;
     const perGpu = row.effective_gpus && row.output_tokens_per_s != null ? row.output_tokens_per_s / row.effective_gpus : null;

@@ -32,6 +32,8 @@ const VERBS = {
   silence_alert: gettext("Silence alert"),
   unsilence_alert: gettext("End silence"),
   set_alert_rule: gettext("Set rule of alerts"),
+  set_price: gettext("Set price"),
+  remove_price: gettext("Remove price"),
   add_channel: gettext("Add channel"),
   update_channel: gettext("Change channel"),
   remove_channel: gettext("Remove channel"),

@@ -294,6 +294,7 @@ def test_forecasts_are_made_beside_the_request_and_then_known(ops: Client, model
     nothing = ops.get(url("model_forecast", NAME), {"split": "2:2"}).json()
     assert "no traffic" in nothing["refused"]
     lived(time.time())
+    models.GpuPrice.objects.create(kind="h100-sxm", terms="owned", per_hour="1.25", valid_from="2026-01-01T00:00:00Z")
     outlook.cache_clear()
     asked = {"split": ["2:2", "1:3", "0:4"]}
     found = ops.get(url("model_forecast", NAME), asked).json()
@@ -306,6 +307,7 @@ def test_forecasts_are_made_beside_the_request_and_then_known(ops: Client, model
     figures = found["splits"]["2:2"]["figures"]
     assert figures["layout"] == "disagg:2xTP1@h100-sxm+2xTP1@h100-sxm"
     assert figures["interval"]["ttft_ms"]["p99"][0] <= figures["ttft_ms"]["p99"]
+    assert figures["cost_per_hour"] == pytest.approx(4 * 1.25), "at the price book's prices"
     assert found["splits"]["0:4"]["refused"]
     assert found["basis"]["prompt_tokens"] == pytest.approx(1000, rel=0.05)
     for bad in ("7", "a:b", "0:0", "1:2:3", "-1:2", "99999999:1"):

@@ -63,7 +63,7 @@ def test_a_node_is_cordoned_with_a_reason_by_who_may(model: models.Model, ops: C
 
 def test_who_may_change_nothing_is_told_so_on_every_page(model: models.Model, ops: Client) -> None:
     viewer = signed_in("look", "viewer")
-    for path in ("/", "/nodes", "/engines/e-1", "/audit", "/operations", "/find?q=none"):
+    for path in ("/", "/nodes", "/engines/e-1", "/costs", "/audit", "/operations", "/find?q=none"):
         assert b'id="read-only"' in viewer.get(path).content
         assert b'id="read-only"' not in ops.get(path).content
 

@@ -105,6 +105,8 @@ ASKED: dict[str, Callable[[Actor], Any]] = {
     "set_owner": lambda actor: actions.update_model(actor, "m", actions.Update(team="search")),
     "add_key": lambda actor: add_key(actor, NewKey("k", "search")),
     "revoke_key": lambda actor: revoke_key(actor, "k"),
+    "set_price": lambda actor: actions.set_price(actor, "l4", "0.8"),
+    "remove_price": lambda actor: actions.remove_price(actor, 1),
     "silence_alert": lambda actor: actions.silence_alert(actor, firing().pk, until=SOON, reason="known"),
     "unsilence_alert": lambda actor: actions.unsilence_alert(actor, firing().pk),
     "set_alert_rule": lambda actor: actions.set_alert_rule(actor, "node_lost", actions.RuleChange(threshold=60)),

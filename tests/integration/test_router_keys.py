@@ -77,11 +77,12 @@ async def test_a_team_that_has_used_up_its_requests_is_told_when_to_come_again(t
         assert kit.idle()
 
 
-async def test_the_record_of_a_request_names_the_team_of_its_key(tmp_path: Path) -> None:
+async def test_the_record_of_a_request_names_its_key_and_the_team_of_that(tmp_path: Path) -> None:
     async with guarded(tmp_path, key("one"), key("other", "b")) as (kit, _engine):
         rows = rows_of(kit)
         assert [(await ask(kit, secret)).status_code for secret in ("one", "other", "none")] == [200, 200, 401]
         assert [row.team for row in rows] == ["a", "b"]
+        assert [row.api_key for row in rows] == [hashlib.sha256(name).hexdigest()[:16] for name in (b"one", b"other")]
 
 
 async def test_tokens_are_what_the_engine_counted_prompt_and_answer(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import orjson
 import pytest
 
+from controlplane.core.cost import Price
 from controlplane.core.protocol import GpuRow, NodeRow, RouterRow
 from controlplane.live.frames import changes
 from controlplane.telemetry import live_rows
-from controlplane.telemetry.board import STALE_S, Board
+from controlplane.telemetry.board import BUSY, STALE_S, Board
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.rows import FleetRow, LatencyMs, ModelRow, OperationRow, StepRow
 from controlplane.telemetry.testing import engine_row, histogram, request_row
@@ -92,6 +93,20 @@ def test_a_busy_fleet_in_one_row() -> None:
     assert row.output_tokens_per_s == pytest.approx(10, rel=0.1)
     assert row.transfer_bytes_per_s == pytest.approx(1e9, rel=0.1)
     assert row.transfer.count == pytest.approx(58, abs=2)
+
+
+def test_money_is_of_all_gpus_and_of_what_of_them_is_not_busy() -> None:
+    board = Board()
+    now = minute(board)
+    kinds = {gpu.kind for gpu in VIEW.gpus}
+    row = live_rows.fleet_row(board, replace(VIEW, prices={kind: Price(2.0) for kind in kinds}), now)
+    assert (row.cost_per_hour, row.cost_guess) == (8.0, False)
+    known = sum(board.gpus[gpu.uuid].minute.mean(BUSY, now) is not None for gpu in VIEW.gpus)
+    assert row.idle_per_hour == pytest.approx(2.0 * (known - 1.8))
+    guessed = live_rows.fleet_row(board, replace(VIEW, prices={kind: Price(2.0, guess=True) for kind in kinds}), now)
+    assert guessed.cost_guess
+    unknown = fleet(board, now)
+    assert (unknown.cost_per_hour, unknown.idle_per_hour) == (None, None), "a kind has no price"
 
 
 def test_the_worst_model_is_the_one_that_uses_most_of_its_slo() -> None:

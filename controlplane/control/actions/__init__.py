@@ -15,6 +15,7 @@ from controlplane.control.actions.nodes import add_node, cordon_node, remove_nod
 from controlplane.control.actions.planning import PlannerChange, set_planner
 from controlplane.control.actions.pools import move_gpus, rebalance, scale_pool
 from controlplane.control.actions.preview import preview
+from controlplane.control.actions.prices import remove_price, set_price
 from controlplane.control.actions.proposals import approve_proposal, modify_proposal, reject_proposal
 from controlplane.control.actions.registration import register_model, remove_model
 from controlplane.control.actions.steering import cancel, freeze, lock_operation, pause, resume, rollback, unfreeze
@@ -51,6 +52,7 @@ __all__ = [
     "remove_channel",
     "remove_model",
     "remove_node",
+    "remove_price",
     "restart_engine",
     "resume",
     "retire_model",
@@ -62,6 +64,7 @@ __all__ = [
     "set_canary",
     "set_mode",
     "set_planner",
+    "set_price",
     "silence_alert",
     "try_channel",
     "uncordon_node",

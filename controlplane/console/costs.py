@@ -1,0 +1,95 @@
+"""The page of costs: what a month cost by model, pool, team, key and day, the same as files for finance, and prices."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from django.utils.translation import gettext
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from controlplane.console.acts import BadBody, Body, change, order
+from controlplane.console.data import BadQuery, answer, data
+from controlplane.console.modules import module_files
+from controlplane.console.permissions import refusals
+from controlplane.control import actions
+from controlplane.control.actor import Actor
+from controlplane.core.gpus import GPUS
+from controlplane.fleet.models import Gpu
+from controlplane.telemetry.queries import costs
+from controlplane.telemetry.queries.months import month_of
+from controlplane.telemetry.queries.prices import prices
+
+TABLES = tuple(costs.TABLES)
+
+
+@require_safe
+@never_cache
+@login_required
+def page(request: HttpRequest) -> HttpResponse:
+    """?month=2026-11: the page asks for the month in the viewer's zone."""
+    kinds = {*GPUS, *Gpu.objects.values_list("kind", flat=True).distinct()}
+    first = {
+        "now": time.time(),
+        "month": request.GET.get("month", "")[:7],
+        "kinds": sorted(kinds),
+        "refusals": refusals(Actor.of_user(request.user), ("set_price", "remove_price")),
+    }
+    return render(request, "console/costs.html", {"first": first, "modules": module_files("costs")})
+
+
+@data
+def month(request: HttpRequest) -> HttpResponse:
+    """?month=2026-11&zone=Europe/Berlin (without: the present month, UTC); ?by=lines, models, pools or usage for a file."""
+    by = request.GET.get("by") or "lines"
+    if by not in TABLES:
+        raise BadQuery(gettext("A file of costs is by one of: %(offered)s") % {"offered": ", ".join(TABLES)})
+    asked = month_of(request.GET.get("month", ""), request.GET.get("zone") or "UTC", time.time())
+    found = costs.monthly(asked)
+    return answer(request, f"{by}-{found.month}", lambda: found, lambda: costs.table(found, by))
+
+
+@require_safe
+@never_cache
+@login_required
+def book(_request: HttpRequest) -> HttpResponse:
+    """The price book as {"prices": [...]}."""
+    return JsonResponse({"prices": [row.document() for row in prices()]})
+
+
+@order
+def set_price(request: HttpRequest, body: Body) -> HttpResponseBase:
+    """{"kind", "per_hour": "2.60", "terms": owned|hourly, "valid_from": "2026-12-01T00:00Z" or "", "reason"}."""
+    texts = {name: body.get(name, "") for name in ("kind", "per_hour", "terms", "valid_from")}
+    if not all(isinstance(each, str) for each in texts.values()):
+        raise BadBody(gettext("kind, per_hour, terms and valid_from are texts"))
+    since = _moment(texts["valid_from"]) if texts["valid_from"] else None
+    return change(
+        request,
+        body,
+        actions.set_price,
+        texts["kind"].strip()[:60],
+        texts["per_hour"].strip()[:40],
+        terms=texts["terms"][:20],
+        valid_from=since,
+    )
+
+
+@order
+def remove_price(request: HttpRequest, body: Body, number: int) -> HttpResponseBase:
+    """{"reason"}: take a price out of the book."""
+    return change(request, body, actions.remove_price, number)
+
+
+def _moment(text: Any) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadBody(gettext("A time is written like 2026-11-30T12:00Z.")) from error
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
