@@ -24,6 +24,7 @@ MEASURE = "control.measure"
 ROLL_UP_HOURS = "control.roll_up_hours"
 WATCH = "control.watch"
 NOTIFY = "control.notify"
+SEAL_AUDIT = "control.seal_audit"
 PROBE_PAIR = "control.probe_pair"
 TASKS = {
     "start": names.TASK_START_ENGINE,

@@ -34,6 +34,7 @@ BEAT_SCHEDULE = {
     "tick": {"task": commands.TICK, "schedule": BEAT_S, "options": {"expires": 2 * BEAT_S}},
     "watch": {"task": commands.WATCH, "schedule": WATCH_S, "options": {"expires": WATCH_S}},
     "measure": {"task": commands.MEASURE, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},
+    "seal_audit": {"task": commands.SEAL_AUDIT, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},
     "roll_up_hours": {"task": commands.ROLL_UP_HOURS, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},
 }
 
