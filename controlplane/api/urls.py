@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from django.urls import path, re_path, register_converter
 
-from controlplane.api import converters, schema, views_alerts, views_canary, views_fleet, views_models, views_operations
+from controlplane.api import (
+    converters,
+    schema,
+    views_alerts,
+    views_canary,
+    views_fleet,
+    views_models,
+    views_operations,
+    views_state,
+)
 from controlplane.api.views_operations import waiting
 
 register_converter(converters.ModelName, "model")
@@ -46,6 +55,7 @@ urlpatterns = [
     path("v1/engines/<word:engine>/restart", views_fleet.EngineRestart.as_view()),
     path("v1/engines/<word:engine>/retry", views_fleet.EngineRetry.as_view()),
     path("v1/engines/<word:engine>/log", views_fleet.EngineLog.as_view()),
+    path("v1/state", views_state.State.as_view()),
     path("schema/", schema.Schema.as_view()),
     re_path(r"", schema.nowhere),
 ]

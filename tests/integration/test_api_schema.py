@@ -38,6 +38,7 @@ def test_the_description_is_valid_and_complete(tmp_path: Path) -> None:
     steering = {"cancel", "pause", "resume", "rollback"}
     elsewhere = {"exchange_roles", "remove_model", "set_owner", "add_key", "revoke_key", "steer_canary", "set_guardrails"}
     elsewhere |= {"set_alert_rule", "try_channel", "add_channel", "update_channel", "remove_channel"}
+    elsewhere |= {"apply_model", "set_team", "remove_team"}
     missing = {verb for verb in VERBS if verb not in found and f"{verb}_operation" not in found} - elsewhere
     assert not missing, "verbs without an address"
     assert {f"{verb}_operation" for verb in steering} <= found

@@ -16,7 +16,9 @@ from controlplane.control.actions.pools import move_gpus, rebalance, scale_pool
 from controlplane.control.actions.preview import preview
 from controlplane.control.actions.registration import register_model, remove_model
 from controlplane.control.actions.steering import cancel, freeze, lock_operation, pause, resume, rollback, unfreeze
+from controlplane.control.actions.teams import remove_team, set_team
 from controlplane.control.actions.updates import RollOut, Selector, Update, retire_model, roll_out, update_model
+from controlplane.control.actions.whole import apply_model
 
 __all__ = [
     "NewStep",
@@ -26,6 +28,7 @@ __all__ = [
     "Update",
     "add_channel",
     "add_node",
+    "apply_model",
     "cancel",
     "cordon_node",
     "drain_engine",
@@ -45,6 +48,7 @@ __all__ = [
     "remove_channel",
     "remove_model",
     "remove_node",
+    "remove_team",
     "restart_engine",
     "resume",
     "retire_model",
@@ -55,6 +59,7 @@ __all__ = [
     "set_alert_rule",
     "set_canary",
     "set_mode",
+    "set_team",
     "silence_alert",
     "try_channel",
     "uncordon_node",
