@@ -52,7 +52,8 @@ class _Open:
     """A mapping or list that has not ended."""
 
     def __init__(self, value: dict[str, Any] | list[Any]) -> None:
-        self.value, self.key = value, _MISSING
+        self.value = value
+        self.key: Any = _MISSING
 
     def add(self, value: Any, event: Any) -> None:
         if isinstance(self.value, list):
@@ -70,9 +71,9 @@ class _Open:
 
 def _build(text: str) -> Any:
     left, documents = MAX_VALUES, 0
-    root = _Open([])
-    stack = [root]
-    for event in yaml.parse(text, Loader=_READER):  # type: ignore[no-untyped-call]
+    roots: list[Any] = []
+    stack = [_Open(roots)]
+    for event in yaml.parse(text, Loader=_READER):
         if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
             raise BadYaml(f"anchors and aliases are not taken{_at(event)}")
         if getattr(event, "tag", None):
@@ -93,9 +94,9 @@ def _build(text: str) -> Any:
         left -= 1
         if left < 0:
             raise BadYaml(f"holds more than {MAX_VALUES} values")
-    if not root.value:
+    if not roots:
         raise BadYaml("is empty")
-    return root.value[0]
+    return roots[0]
 
 
 def _at(event: Any) -> str:
