@@ -5,7 +5,7 @@
     seal   = SHA-256(previous seal, line feed, "<id> <digest>", line feed, …), hexadecimal; the first follows GENESIS
 
 Whoever changes, removes or inserts an entry later must change every seal from there on, and so the newest one, which is kept
-elsewhere too (docs/state.md).
+elsewhere too (docs/audit.md).
 """
 
 from __future__ import annotations
