@@ -17,7 +17,7 @@ from controlplane.api.documents import ENGINE_STATES, EngineDocument, GpuDocumen
 from controlplane.api.paging import Listed, page
 from controlplane.api.preconditions import expected_version, require_match
 from controlplane.api.problems import Problem
-from controlplane.api.resource import Resource, carry_out
+from controlplane.api.resource import Resource, actor_of, carry_out
 from controlplane.api.selectors import all_engines, all_gpus, all_nodes, all_pools, count_states, model_of, one
 from controlplane.api.strict import NoQuery, ReasonBody, Strict, Text, read_body, read_query
 from controlplane.control import actions, commands
@@ -195,7 +195,8 @@ class EngineLog(Resource):
     def get(self, request: Request, engine: str) -> Response:
         """The end of an engine's log, read by its node's agent."""
         lines: int = read_query(request, LogQuery)["lines"]
-        rank = one(models.Rank.objects.select_related("node"), engine_id=engine, index=0)
+        rank = one(models.Rank.objects.select_related("node", "engine__model"), engine_id=engine, index=0)
+        actions.forbid(actor_of(request), "engine_log", rank.engine.model.team)
         try:
             answer = commands.tail_log(rank.node.name, engine, lines)
         except (NoAnswer, BrokerAway) as error:

@@ -154,3 +154,13 @@ def test_no_secret_is_in_audit_logs_or_errors(caplog: pytest.LogCaptureFixture, 
 def test_what_looks_like_a_secret_is_hidden() -> None:
     assert hide({"a": ["sk-" + "x" * 43, "skip-this"], "tp-" + "a" * 64: 1}) == {"a": [HIDDEN, "skip-this"], HIDDEN: 1}
     assert hide("postgresql://u:p@h/db") == f"postgresql://{HIDDEN}@h/db"
+
+
+def test_who_may_not_read_an_engines_log_is_refused_by_the_api_too() -> None:
+    fleet("disaggregated", prefill=2, decode=2)
+    person("vic", "viewer")
+    token = add_token(ANN, "vic", "ci", days=None)[1]
+    answer = Client().get("/api/v1/engines/m-1/log", **bearer(token))
+    assert (answer.status_code, answer.json()["kind"]) == (403, "forbidden")
+    (after,) = [after for _, _, after in noted("refused")]
+    assert (after["asked"], after["of"]) == ("GET api/v1/engines/<word:engine>/log", {"engine": "m-1"})

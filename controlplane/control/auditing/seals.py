@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +25,8 @@ MAX_BATCHES = 50
 """Of one run; what is left is sealed by the next."""
 AUDIT_LOCK = 0x61756474
 """PostgreSQL's advisory lock that writers of entries share (migration 0003_audit_guard)."""
-LOCK_TIMEOUT_MS = 2000
+TRIES = 100
+RETRY_S = 0.02
 FIELDS = ("id", "at", "actor", "verb", "subject", "reason", "before", "after", "operation_id")
 """In the order of `canonical`: what is added to the table later goes to the end, and only for entries that have it."""
 
@@ -45,7 +47,7 @@ def run_sealing(holder: str) -> int:
 
 
 def seal_all() -> int:
-    """Seal every entry there is by now, in batches; how many. Raises django.db.Error, also if somebody writes for long."""
+    """Seal every entry there is by now, in batches; how many. Raises django.db.Error."""
     sealed = 0
     for _ in range(MAX_BATCHES):
         count = _seal_batch()
@@ -58,9 +60,9 @@ def seal_all() -> int:
 def _seal_batch() -> int:
     with transaction.atomic():
         # While the lock is held nobody is between drawing an id and committing the entry that has it.
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
-            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [AUDIT_LOCK])
+        if not _alone():
+            log.warning("the audit is not sealed now: somebody writes to it all the time")
+            return 0
         newest = AuditSeal.objects.order_by("-number").first()
         after = newest.last if newest else 0
         entries = list(AuditEntry.objects.filter(pk__gt=after).order_by("pk")[:BATCH])
@@ -78,6 +80,18 @@ def _seal_batch() -> int:
         )
     log.info("the audit is sealed up to entry %d: seal %d is %s", made.last, made.number, made.digest)
     return len(rows)
+
+
+def _alone() -> bool:
+    """Whether no writer is at work, until the transaction ends. Asked again and again rather than waited for: writers would
+    queue behind who waits."""
+    with connection.cursor() as cursor:
+        for _ in range(TRIES):
+            cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [AUDIT_LOCK])
+            if cursor.fetchone() == (True,):
+                return True
+            time.sleep(RETRY_S)
+    return False
 
 
 @dataclass(frozen=True)
