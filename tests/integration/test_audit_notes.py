@@ -24,6 +24,8 @@ from controlplane.control.newkey import NewKey
 from controlplane.core.secretwords import HIDDEN, hide
 from controlplane.fleet import models
 from controlplane.fleet.models import AuditEntry
+from controlplane.stack.folder import StateFolder
+from controlplane.stack.join import _make_known
 from tests.integration.control_kit import ANN
 from tests.integration.control_rows import fleet
 
@@ -164,3 +166,11 @@ def test_who_may_not_read_an_engines_log_is_refused_by_the_api_too() -> None:
     assert (answer.status_code, answer.json()["kind"]) == (403, "forbidden")
     (after,) = [after for _, _, after in noted("refused")]
     assert (after["asked"], after["of"]) == ("GET api/v1/engines/<word:engine>/log", {"engine": "m-1"})
+
+
+def test_a_join_token_that_is_printed_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = StateFolder(tmp_path / "state").create()
+    _make_known(state, "gpu-1")
+    _make_known(state, "gpu-1")
+    assert [(subject, after) for _, subject, after in noted("secret_shown")] == [("node:gpu-1", {})] * 2
+    assert models.Node.objects.filter(name="gpu-1").count() == 1

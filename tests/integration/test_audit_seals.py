@@ -13,9 +13,10 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import ProgrammingError, connection, transaction
 
-from controlplane.control import actions
-from controlplane.control.auditing import seals
+from controlplane.control import actions, tasks
+from controlplane.control.auditing import notes, seals
 from controlplane.control.models import AuditSeal
+from controlplane.control.pacer import BEAT_SCHEDULE
 from controlplane.core.auditchain import GENESIS, canonical, digest_row, seal
 from controlplane.fleet.models import AuditEntry
 from controlplane.stack.postgres import EmbeddedPostgres
@@ -183,3 +184,12 @@ def test_one_worker_seals_at_a_time() -> None:
     with seals.lease(seals.LEASE, "another", 60):
         assert seals.run_sealing("one") == 0
     assert seals.run_sealing("one") == 1
+
+
+def test_the_control_loop_seals_by_itself_and_tells_what_was_left_out() -> None:
+    for _ in range(12):
+        notes.note("login_failed", "somebody", "user:unknown", source="10.0.0.1")
+    tasks.seal_audit()
+    assert AuditEntry.objects.get(verb=notes.LEFT_OUT).after == {"entries": 2}
+    assert seals.verify().unsealed == 0 and AuditSeal.objects.get().last == AuditEntry.objects.latest("pk").pk
+    assert tasks.seal_audit.name in {each["task"] for each in BEAT_SCHEDULE.values()}
