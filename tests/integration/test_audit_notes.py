@@ -174,3 +174,17 @@ def test_a_join_token_that_is_printed_is_noted(tmp_path: Path, capsys: pytest.Ca
     _make_known(state, "gpu-1")
     assert [(subject, after) for _, subject, after in noted("secret_shown")] == [("node:gpu-1", {})] * 2
     assert models.Node.objects.filter(name="gpu-1").count() == 1
+
+
+def test_the_audit_is_read_over_the_api_in_pages() -> None:
+    person("vic", "viewer")
+    token = add_token(ANN, "vic", "ci", days=None)[1]
+    for n in range(3):
+        actions.add_node(ANN, f"n{n}", reason="new")
+    first = Client().get("/api/v1/audit?verb=add_node&page_size=2", **bearer(token)).json()
+    assert [row["subject"] for row in first["items"]] == ["node:n2", "node:n1"]
+    rest = Client().get(first["next"], **bearer(token)).json()
+    assert ([row["subject"] for row in rest["items"]], rest["next"]) == (["node:n0"], None)
+    only = Client().get("/api/v1/audit?subject=node:n1&actor=ann", **bearer(token)).json()["items"]
+    assert [(row["reason"], row["operation"] is not None) for row in only] == [("new", True)]
+    assert Client().get("/api/v1/audit?since=tomorrow", **bearer(token)).status_code == 400
