@@ -71,12 +71,13 @@ def document(
     }
 
 
-def answer(error: Exception, _context: Mapping[str, Any] | None = None) -> Response | None:
-    """REST framework's exception handler. None for what nobody foresaw: the server answers 500 and logs it."""
+def answer(error: Exception, context: Mapping[str, Any] | None = None) -> Response | None:
+    """REST framework's exception handler. None for what nobody foresaw: the server answers 500 and logs it. Refusals and bad
+    tokens go into the audit, as far as its bounds allow."""
     found = _describe(error)
     if found is None:
         return None
-    request = (_context or {}).get("request")
+    request = (context or {}).get("request")
     if isinstance(error, Refused):
         told.note(error)
         if request is not None:
