@@ -94,7 +94,7 @@ def read(
     media_type: str = "application/json",
 ) -> Callable[[Any], Any]:
     """Describes a GET. `name` is what generated clients call it."""
-    responses: dict[Any, Any] = {(200, media_type): document, **_problems({**READS, **(more or {})})}
+    responses: dict[Any, Any] = {(200, media_type): document, **problems({**READS, **(more or {})})}
     parameters: list[Any] = _parameters(query)
     if etag:
         parameters += [IF_NONE_MATCH, ETAG]
@@ -107,7 +107,7 @@ def change(name: str, tag: str, body: type[Strict] | None = None, *, model: bool
     responses: dict[Any, Any] = {
         200: OpenApiResponse(PreviewDocument, description="With `dry_run`: what would be done."),
         202: OpenApiResponse(OperationDocument, description="Accepted: this operation carries it out."),
-        **_problems(CHANGES),
+        **problems(CHANGES),
     }
     parameters: list[Any] = [ChangeQuery if body else RemovalQuery, KEY, LOCATION, *([IF_MATCH] if model else [])]
     return extend_schema(operation_id=name, tags=[tag], request=body, parameters=parameters, responses=responses)
@@ -122,7 +122,7 @@ def question(
     responses: dict[Any, Any] = {
         (200, "application/json"): document,
         (202, "application/json"): OpenApiResponse(document, description="It is being made: ask again at `Location`."),
-        **_problems(refusals),
+        **problems(refusals),
     }
     return extend_schema(operation_id=name, tags=[tag], request=body, responses=responses)
 
@@ -140,7 +140,7 @@ def _parameters(query: type[Strict] | None) -> list[Any]:
     return [query] if query is not None and query().fields else []
 
 
-def _problems(descriptions: Mapping[int, str]) -> dict[Any, Any]:
+def problems(descriptions: Mapping[int, str]) -> dict[Any, Any]:
     return {
         (status, MEDIA_TYPE): OpenApiResponse(ProblemDocument, description=description)
         for status, description in descriptions.items()

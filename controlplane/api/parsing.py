@@ -50,7 +50,7 @@ def read_object(raw: bytes) -> dict[str, Any]:
         raise ParseError(f"The body is not JSON: {error}.") from error
     if not isinstance(value, dict):
         raise ParseError(f"The body must be a JSON object, not {_kind(value)}.")
-    _check(value)
+    check_values(value)
     return value
 
 
@@ -74,7 +74,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _check(root: Any) -> None:
+def check_values(root: Any) -> None:
     """Depth and texts of a whole body, without recursion."""
     left: list[tuple[Any, int]] = [(root, 1)]
     while left:

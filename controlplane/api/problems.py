@@ -13,6 +13,7 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 
 from controlplane.api.rendering import encode
+from controlplane.control.auditing.events import NOBODY, address_of, note_bad_token, note_refusal
 from controlplane.control.refused import STATUS_OF_KIND, Refused, told
 
 MEDIA_TYPE = "application/problem+json"
@@ -70,13 +71,19 @@ def document(
     }
 
 
-def answer(error: Exception, _context: Mapping[str, Any] | None = None) -> Response | None:
-    """REST framework's exception handler. None for what nobody foresaw: the server answers 500 and logs it."""
+def answer(error: Exception, context: Mapping[str, Any] | None = None) -> Response | None:
+    """REST framework's exception handler. None for what nobody foresaw: the server answers 500 and logs it. Refusals and bad
+    tokens go into the audit, as far as its bounds allow."""
     found = _describe(error)
     if found is None:
         return None
+    request = (context or {}).get("request")
     if isinstance(error, Refused):
         told.note(error)
+        if request is not None:
+            note_refusal(request.user.get_username() or NOBODY, error, _asked(request), _named(request))
+    elif isinstance(error, exceptions.AuthenticationFailed) and request is not None:
+        note_bad_token(address_of(request))
     headers = {}
     if getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = error.auth_header  # type: ignore[attr-defined]
@@ -84,6 +91,16 @@ def answer(error: Exception, _context: Mapping[str, Any] | None = None) -> Respo
     if wait is not None:
         headers["Retry-After"] = str(max(1, round(wait)))
     return Response(found, status=found["status"], headers=headers, content_type=MEDIA_TYPE)
+
+
+def _asked(request: Any) -> str:
+    """The kind of request, without what stands in its address."""
+    match = request.resolver_match
+    return f"{request.method} {match.route if match else ''}"
+
+
+def _named(request: Any) -> Mapping[str, Any]:
+    return request.resolver_match.kwargs if request.resolver_match else {}
 
 
 def plain_answer(status: int, kind: str, *reasons: str) -> HttpResponse:

@@ -9,12 +9,14 @@ from controlplane.api import (
     schema,
     views_advisor,
     views_alerts,
+    views_audit,
     views_canary,
     views_costs,
     views_fleet,
     views_models,
     views_operations,
     views_planner,
+    views_state,
 )
 from controlplane.api.views_operations import waiting
 
@@ -72,6 +74,8 @@ urlpatterns = [
     path("v1/engines/<word:engine>/log", views_fleet.EngineLog.as_view()),
     path("v1/advisor", views_advisor.Advisor.as_view()),
     path("v1/advisor/<word:advice>", views_advisor.OneAdvice.as_view()),
+    path("v1/audit", views_audit.Audit.as_view()),
+    path("v1/state", views_state.State.as_view()),
     path("schema/", schema.Schema.as_view()),
     re_path(r"", schema.nowhere),
 ]

@@ -23,6 +23,7 @@ from django.views.decorators.http import require_POST
 from controlplane.console.model_facts import model_facts
 from controlplane.control import actions
 from controlplane.control.actor import Actor
+from controlplane.control.auditing.events import note_refusal
 from controlplane.control.refused import STATUS_OF_KIND, Refused, told
 from controlplane.fleet import models
 from controlplane.telemetry.fleet_view import read_operations
@@ -58,6 +59,8 @@ def order(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBa
         except BadBody as error:
             return _said(400, "malformed", [str(error)])
         except Refused as refused:
+            match = request.resolver_match
+            note_refusal(request.user.get_username(), refused, f"POST {match.route if match else ''}", kwargs)
             return _refused(refused, body, kwargs.get("name"))
 
     return checked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.control import actions, clitext
 from controlplane.control.actor import Actor
+from controlplane.control.auditing.events import note_refusal
 from controlplane.control.refused import Refused
 from controlplane.control.watching import Seen, follow, look
 from controlplane.fleet.models import Operation
@@ -24,7 +26,13 @@ def explained() -> Iterator[None]:
     try:
         yield
     except Refused as refusal:
+        note_refusal(Actor.command_line().name, refusal, f"command {_command()}")
         raise CommandError("refused:\n  " + "\n  ".join(refusal.reasons)) from refusal
+
+
+def _command() -> str:
+    """The command's name, without its arguments."""
+    return sys.argv[1] if len(sys.argv) > 1 and sys.argv[1].replace("_", "").isalnum() else ""
 
 
 def answer(operation: Operation, **more: Any) -> str:

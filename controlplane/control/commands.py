@@ -26,6 +26,7 @@ ROLL_UP_HOURS = "control.roll_up_hours"
 WATCH = "control.watch"
 NOTIFY = "control.notify"
 PLAN = "control.plan"
+SEAL_AUDIT = "control.seal_audit"
 PROBE_PAIR = "control.probe_pair"
 TASKS = {
     "start": names.TASK_START_ENGINE,

@@ -1,4 +1,5 @@
-"""Rows that belong to control alone: leases, how the planner is set, what it proposed and why it held still.
+"""Rows that belong to control alone: leases, how the planner is set, what it proposed and why it held still, seals of the
+audit, and the whole state as it was applied last.
 
 The planner's rows are written by `control.planning` and `control.actions.planning`; pages read them through
 `control.planning.selectors`.
@@ -143,3 +144,46 @@ class PlannerHold(models.Model):
     class Meta:
         ordering = ["-id"]
         indexes = [models.Index(fields=["model", "-id"]), models.Index(fields=["seen_at"])]
+
+
+class AuditSeal(models.Model):
+    """A seal over a batch of audit entries (core.auditchain). Append-only, as they are."""
+
+    number = models.PositiveBigIntegerField(primary_key=True)
+    """From 1, without a gap."""
+    first = models.PositiveBigIntegerField()
+    last = models.PositiveBigIntegerField(unique=True)
+    """Ids of entries, both sealed. None between them may come later."""
+    previous = models.CharField(max_length=64)
+    digest = models.CharField(max_length=64, unique=True)
+    rows = models.JSONField()
+    """[id, digest] of each entry."""
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["number"]
+
+
+class AuditBudget(models.Model):
+    """How many entries of one kind and source were made in one span of time, and how many were left out: what strangers can
+    cause must not fill the disk (control.auditing.notes)."""
+
+    kind = models.CharField(max_length=32)
+    source = models.SmallIntegerField()
+    """A bucket of sources; -1: all of the kind, by day."""
+    span = models.PositiveBigIntegerField()
+    """Hours, or days, since 1970."""
+    kept = models.PositiveIntegerField(default=0)
+    left_out = models.PositiveIntegerField(default=0)
+    """Not told yet."""
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["kind", "source"], name="one_budget_per_kind_and_source")]
+
+
+class AppliedState(models.Model):
+    """One row (id 1): the whole state as somebody applied it last. What differs from it by now was changed by hand."""
+
+    document = models.JSONField(default=dict)
+    actor = models.CharField(max_length=150, blank=True)
+    at = models.DateTimeField(auto_now=True)

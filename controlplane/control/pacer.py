@@ -35,6 +35,7 @@ BEAT_SCHEDULE = {
     "watch": {"task": commands.WATCH, "schedule": WATCH_S, "options": {"expires": WATCH_S}},
     "plan": {"task": commands.PLAN, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},
     "measure": {"task": commands.MEASURE, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},
+    "seal_audit": {"task": commands.SEAL_AUDIT, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},
     "roll_up_hours": {"task": commands.ROLL_UP_HOURS, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 import sys
 import time
 from collections.abc import Iterable
@@ -22,6 +24,8 @@ from controlplane.config import config
 from controlplane.control import commands
 from controlplane.control.alerting.deliver import Notifier
 from controlplane.control.alerting.watch import Watcher
+from controlplane.control.auditing.notes import tell_left_out
+from controlplane.control.auditing.seals import run_sealing
 from controlplane.control.loop import Loop
 from controlplane.control.measured import measure_finished
 from controlplane.control.metrics import control_series
@@ -37,6 +41,7 @@ app.conf.beat_schedule = {**app.conf.beat_schedule, **BEAT_SCHEDULE}
 _pacer = Pacer()
 _prober = Prober()
 _notifier = Notifier()
+_sealer = f"{os.getpid()}-{secrets.token_hex(4)}"
 for _chatty in ("celery.app.trace", "celery.worker.strategy", "celery.beat"):
     logging.getLogger(_chatty).setLevel(logging.WARNING)  # a tick every second is no news; what it does is logged by itself
 
@@ -94,6 +99,17 @@ def measure() -> None:
         measure_finished()
     except DatabaseError as error:
         log.warning("finished operations are not measured now: %s", type(error).__name__)
+
+
+@app.task(name=commands.SEAL_AUDIT)  # type: ignore[untyped-decorator]
+def seal_audit() -> None:
+    """Entries stay unsealed for a minute longer where PostgreSQL cannot be used now."""
+    try:
+        close_old_connections()
+        tell_left_out()
+        run_sealing(_sealer)
+    except DatabaseError as error:
+        log.warning("the audit is not sealed now: %s", type(error).__name__)
 
 
 @app.task(name=commands.ROLL_UP_HOURS)  # type: ignore[untyped-decorator]

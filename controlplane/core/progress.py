@@ -22,7 +22,7 @@ from controlplane.core.world import MAIN, EngineState, PoolKey, World
 ROLLS_BACK = frozenset(
     {
         *("rebalance", "set_mode", "move_gpus", "exchange_roles", "set_canary", "promote_canary", "roll_out"),
-        "rollback",
+        *("rollback", "apply_model"),
     }
 )
 

@@ -163,11 +163,13 @@ def _make_known(state: StateFolder, node: str) -> None:
     django.setup()
     from controlplane.control import actions
     from controlplane.control.actor import Actor
+    from controlplane.control.auditing.events import note_secret
     from controlplane.fleet.models import Node
 
     try:
         if not Node.objects.filter(name=node).exists():
             actions.add_node(Actor.command_line(), node, reason="join-token")
+        note_secret(Actor.command_line().name, f"node:{node}")
     except OperationalError:
         message = f"twinpool: the database does not answer: run `manage.py add_node {node}` when the stack runs"
         print(message, file=sys.stderr)

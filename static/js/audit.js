@@ -13,7 +13,7 @@ import { takeAway } from "./takeaway.js";
 const byId = (id) => document.getElementById(id);
 const first = JSON.parse(byId("first").textContent);
 setServerTime(first.now);
-const KINDS = { model: gettext("models"), engine: gettext("engines"), node: gettext("nodes"), operation: gettext("operations"), key: gettext("API keys"), token: gettext("tokens"), team: gettext("teams"), alert: gettext("alerts"), rule: gettext("rules of alerts"), silence: gettext("silences"), channel: gettext("channels"), price: gettext("prices") };
+const KINDS = { model: gettext("models"), engine: gettext("engines"), node: gettext("nodes"), operation: gettext("operations"), key: gettext("API keys"), token: gettext("tokens"), team: gettext("teams"), alert: gettext("alerts"), rule: gettext("rules of alerts"), silence: gettext("silences"), channel: gettext("channels"), price: gettext("prices"), user: gettext("logins"), refusal: gettext("refusals"), audit: gettext("entries left out"), state: gettext("whole state") };
 const body = byId("list").tBodies[0];
 const asked = new URLSearchParams(Object.entries(first.asked).filter(([, value]) => value));
 let newest = Math.max(0, ...first.rows.map((row) => row.number));

@@ -37,6 +37,15 @@ const VERBS = {
   add_channel: gettext("Add channel"),
   update_channel: gettext("Change channel"),
   remove_channel: gettext("Remove channel"),
+  login: gettext("Sign in"),
+  login_failed: gettext("Could not sign in"),
+  refused: gettext("Refused"),
+  secret_shown: gettext("Secret shown"),
+  left_out: gettext("Entries left out"),
+  set_team: gettext("Set team"),
+  remove_team: gettext("Remove team"),
+  apply_model: gettext("Apply to model"),
+  apply_state: gettext("Apply state"),
 };
 
 const STATES = {

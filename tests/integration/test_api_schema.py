@@ -38,6 +38,7 @@ def test_the_description_is_valid_and_complete(tmp_path: Path) -> None:
     steering = {"cancel", "pause", "resume", "rollback"}
     elsewhere = {"exchange_roles", "remove_model", "set_owner", "add_key", "revoke_key", "steer_canary", "set_guardrails"}
     elsewhere |= {"set_alert_rule", "try_channel", "add_channel", "update_channel", "remove_channel", "set_priority"}
+    elsewhere |= {"apply_model", "set_team", "remove_team"}
     missing = {verb for verb in VERBS if verb not in found and f"{verb}_operation" not in found} - elsewhere
     assert not missing, "verbs without an address"
     assert {f"{verb}_operation" for verb in steering} <= found
@@ -55,7 +56,19 @@ def test_answers_have_the_form_that_the_description_gives(web: Web) -> None:
         description = client.get("/api/schema/").json()
         assert b"openapi:" in client.get("/api/schema/", headers={"accept": "application/vnd.oai.openapi"}).content
         operation = client.post("models/m/rebalance", json={"pools": {"prefill": 1, "decode": 3}}).json()["id"]
-        reads = ("models", "pools", "engines", "gpus", "nodes", "operations", "models/m", "models/m/mode", "engines/m-1")
+        reads = (
+            "audit",
+            "state",
+            "models",
+            "pools",
+            "engines",
+            "gpus",
+            "nodes",
+            "operations",
+            "models/m",
+            "models/m/mode",
+            "engines/m-1",
+        )
         for address in (*reads, "nodes/n1", "models/m/pools/decode", f"operations/{operation}"):
             template = re.sub(r"^models/m", "models/{name}", address).replace("nodes/n1", "nodes/{name}")
             template = template.replace("engines/m-1", "engines/{engine}").replace("pools/decode", "pools/{role}")

@@ -96,7 +96,11 @@ def test_a_plan_names_the_steps_and_changes_nothing(ops: Client, model: models.M
     assert [(step["verb"], step["label"], step["role"]) for step in plan["steps"]] == [("retask", "D4", "prefill")]
     assert plan["instant"]
     model.refresh_from_db()
-    assert (model.version, models.Operation.objects.count(), models.AuditEntry.objects.count()) == (1, 0, 0)
+    assert (model.version, models.Operation.objects.count(), models.AuditEntry.objects.exclude(verb="login").count()) == (
+        1,
+        0,
+        0,
+    )
 
 
 def test_an_order_is_carried_out_in_the_name_of_who_gave_it(ops: Client, model: models.Model) -> None:

@@ -15,6 +15,7 @@ from controlplane.control import actions
 from controlplane.control.actor import RANK, VERBS, Actor, may
 from controlplane.control.keys import add_key, revoke_key
 from controlplane.control.newkey import NewKey
+from controlplane.control.state.applying import apply_state
 from controlplane.fleet import models
 from tests.integration.alert_kit import firing
 from tests.integration.control_kit import ANN
@@ -85,6 +86,10 @@ ASKED: dict[str, Callable[[Actor], Any]] = {
     "register_model": lambda actor: actions.register_model(actor, NEW),
     "update_model": lambda actor: actions.update_model(actor, "m", actions.Update()),
     "roll_out": lambda actor: actions.roll_out(actor, "m", actions.RollOut()),
+    "apply_model": lambda actor: actions.apply_model(actor, "m", {"slo.ttft_ms": 900.0}),
+    "apply_state": lambda actor: apply_state(actor, {}),
+    "set_team": lambda actor: actions.set_team(actor, "ads", 8),
+    "remove_team": lambda actor: actions.remove_team(actor, "ads"),
     "retire_model": lambda actor: actions.retire_model(actor, "m"),
     "remove_model": lambda actor: actions.remove_model(actor, "m"),
     "rollback": lambda actor: actions.rollback(actor, models.Operation.objects.latest("pk").pk),

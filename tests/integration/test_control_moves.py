@@ -14,6 +14,8 @@ from controlplane.control import actions, apply_moves
 from controlplane.control.actions.updates import RollOut
 from controlplane.control.commands import read_spec
 from controlplane.control.seed import seed
+from controlplane.control.state import document
+from controlplane.control.state.applying import apply_state
 from controlplane.core.plan import Flip
 from controlplane.core.scenes import SCENES
 from controlplane.fleet import models
@@ -231,3 +233,30 @@ def test_an_exchange_that_was_planned_before_is_not_made_twice(fleet: Fleet, pai
     fleet.ended(operation)
     actions.exchange_roles(ANN, LLAMA, first, second)
     assert not apply_moves.flip(planned), "by now they are to change back"
+
+
+def test_a_whole_state_with_mode_sizes_and_launch_is_reached_as_one_operation(fleet: Fleet) -> None:
+    wanted = document.export()
+    args = {**wanted["models"][QWEN]["engine_args"], "max_num_seqs": 7}
+    wanted["models"][QWEN] |= {"mode": "disaggregated", "engine_args": args}
+    wanted["models"][QWEN]["pools"] |= {"prefill": {"engines": 1}, "decode": {"engines": 3}}
+    wanted["models"][QWEN]["pools"]["mixed"]["engines"] = 0
+    made = apply_state(ANN, document.read(wanted))
+    assert [(each.edit.name, each.edit.verb) for each in made.done] == [(QWEN, "change")]
+    fleet.ended(models.Operation.objects.get(pk=made.done[0].operation))
+    assert fleet.roles(QWEN) == {"prefill": 1, "decode": 3} and fleet.roles(LLAMA) == {"prefill": 2, "decode": 2}
+    engines = models.Engine.objects.filter(model__name=QWEN, wanted=True).values_list("id", flat=True)
+    specs = [read_spec(engine) for engine in engines]
+    assert [spec.args.get("max_num_seqs") for spec in specs if spec] == [7] * 4
+    assert not apply_state(ANN, document.read(document.export())).done
+
+
+def test_a_whole_state_that_does_not_verify_is_taken_back(fleet: Fleet) -> None:
+    before = document.export()
+    fleet.kv = False
+    wanted = {"version": 1, "models": {LLAMA: {"pools": {"prefill": {"engines": 1}, "decode": {"engines": 3}}}}}
+    made = apply_state(ANN, document.read(wanted))
+    fleet.ended(models.Operation.objects.get(pk=made.done[0].operation), "rolled_back")
+    assert document.export() == before
+    drifts = apply_state(ANN, document.read(wanted)).drifts
+    assert [(each.field, each.now) for each in drifts] == [("pools.prefill.engines", 2), ("pools.decode.engines", 2)]

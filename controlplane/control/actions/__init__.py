@@ -19,7 +19,9 @@ from controlplane.control.actions.prices import remove_price, set_price
 from controlplane.control.actions.proposals import approve_proposal, modify_proposal, reject_proposal
 from controlplane.control.actions.registration import register_model, remove_model
 from controlplane.control.actions.steering import cancel, freeze, lock_operation, pause, resume, rollback, unfreeze
+from controlplane.control.actions.teams import remove_team, set_team
 from controlplane.control.actions.updates import RollOut, Selector, Update, retire_model, roll_out, update_model
+from controlplane.control.actions.whole import apply_model
 
 __all__ = [
     "NewStep",
@@ -30,6 +32,7 @@ __all__ = [
     "Update",
     "add_channel",
     "add_node",
+    "apply_model",
     "approve_proposal",
     "cancel",
     "cordon_node",
@@ -53,6 +56,7 @@ __all__ = [
     "remove_model",
     "remove_node",
     "remove_price",
+    "remove_team",
     "restart_engine",
     "resume",
     "retire_model",
@@ -65,6 +69,7 @@ __all__ = [
     "set_mode",
     "set_planner",
     "set_price",
+    "set_team",
     "silence_alert",
     "try_channel",
     "uncordon_node",

@@ -22,6 +22,7 @@ from controlplane.control.actor import VERBS, Actor, may
 from controlplane.control.desire import Desire, changes, desire_of
 from controlplane.control.refused import Refused
 from controlplane.core.lifecycle import ENDED
+from controlplane.core.secretwords import hide
 from controlplane.core.storable import storable_text
 from controlplane.fleet import models
 
@@ -198,14 +199,20 @@ def record_audit(
     """Who did what to an operation and why; the loop is woken on commit."""
     name, text = _told(actor, reason)
     models.AuditEntry.objects.create(
-        actor=name, verb=verb, subject=subject[:255], reason=text, operation=operation, before=before, after=after
+        actor=name,
+        verb=verb,
+        subject=hide(subject)[:255],
+        reason=text,
+        operation=operation,
+        before=hide(before),
+        after=hide(after),
     )
     transaction.on_commit(commands.wake)
 
 
 def _told(actor: Actor, reason: str) -> tuple[str, str]:
-    """Name and reason as PostgreSQL takes them."""
-    name, text = storable_text(actor.name), storable_text(reason)
+    """Name and reason as PostgreSQL takes them, without secrets that somebody pasted."""
+    name, text = storable_text(actor.name), hide(storable_text(reason))
     if len(text) > MAX_REASON:
         raise Refused("invalid", f"reason: at most {MAX_REASON} characters, not {len(text)}")
     return name[:150], text

@@ -19,6 +19,7 @@ from controlplane.control import commands
 from controlplane.control.actions.change import forbid, record_change
 from controlplane.control.actor import Actor
 from controlplane.control.alerting.owed import origin
+from controlplane.control.auditing.events import note_secret
 from controlplane.control.refused import Refused
 from controlplane.core.signing import webhook_key
 from controlplane.core.storable import storable_text
@@ -49,8 +50,10 @@ def add_channel(
             raise Refused("invalid", f"channel {name} exists already: remove it first, or choose another name") from error
         after = {"kind": kind, "to": channel.shown, "least": least}
         operation = record_change("add_channel", actor, reason, f"channel:{name}", after=after, done=True)
-    webhook = channel.kind == ChannelKind.WEBHOOK
-    return operation, shown_secret(webhook_key(config().fleet_secret(), channel.pk)) if webhook else ""
+    if channel.kind != ChannelKind.WEBHOOK:
+        return operation, ""
+    note_secret(actor.name, f"channel:{name}")
+    return operation, shown_secret(webhook_key(config().fleet_secret(), channel.pk))
 
 
 def _target(kind: str, target: str) -> str:

@@ -33,7 +33,7 @@ from controlplane.fleet import models
 UNDOABLE = frozenset(
     {
         *("set_mode", "rebalance", "scale_pool", "move_gpus", "drain_engine", "undrain_engine", "update_model", "roll_out"),
-        *("set_canary", "rollback"),
+        *("set_canary", "rollback", "apply_model"),
     }
 )
 """Verbs whose operation can be taken back after it has ended."""

@@ -63,23 +63,29 @@ def update_model(
         if update.aliases is not None:
             lock_names()
         change = begin(actor, "update_model", name, reason=reason, expected_version=expected_version)
-        if update.team is not None:
-            forbid(actor, "set_owner")
-        pools = {(pool.role, pool.arm): pool for pool in change.model.pools.all()}
-        refuse_all("invalid", _problems(change.model, update, pools))
-        fields = {field: value for field in PLAIN if (value := getattr(update, field)) is not None}
-        if update.aliases is not None:
-            fields["aliases"] = list(update.aliases)
-        models.Model.objects.filter(pk=change.model.pk).update(version=F("version"), **fields)
-        if update.strict and not change.model.strict:
-            refuse_all("unsafe", _empty(change.model.name))
-        for key, floor in (update.floors or {}).items():
-            models.Pool.objects.filter(pk=pools[split_key(key)].pk).update(floor=floor)
-        for key, selector in (update.selectors or {}).items():
-            models.Pool.objects.filter(pk=pools[split_key(key)].pk).update(
-                gpu_kinds=list(selector.gpu_kinds), node_labels=dict(selector.node_labels or {})
-            )
+        write_update(actor, change.model, update)
         return change.record(done=True)
+
+
+def write_update(actor: Actor, model: models.Model, update: Update) -> None:
+    """Check an update and write it, in a transaction that has locked the model, and the names if there are aliases. Raises
+    Refused."""
+    if update.team is not None:
+        forbid(actor, "set_owner")
+    pools = {(pool.role, pool.arm): pool for pool in model.pools.all()}
+    refuse_all("invalid", _problems(model, update, pools))
+    fields = {field: value for field in PLAIN if (value := getattr(update, field)) is not None}
+    if update.aliases is not None:
+        fields["aliases"] = list(update.aliases)
+    models.Model.objects.filter(pk=model.pk).update(version=F("version"), **fields)
+    if update.strict and not model.strict:
+        refuse_all("unsafe", _empty(model.name))
+    for key, floor in (update.floors or {}).items():
+        models.Pool.objects.filter(pk=pools[split_key(key)].pk).update(floor=floor)
+    for key, selector in (update.selectors or {}).items():
+        models.Pool.objects.filter(pk=pools[split_key(key)].pk).update(
+            gpu_kinds=list(selector.gpu_kinds), node_labels=dict(selector.node_labels or {})
+        )
 
 
 def _problems(model: models.Model, update: Update, pools: Mapping[tuple[str, str], models.Pool]) -> Iterator[str]:
@@ -143,21 +149,25 @@ def roll_out(
     engines that are alike hand KV to each other."""
     with transaction.atomic():
         change = begin(actor, "roll_out", name, reason=reason, expected_version=expected_version)
-        model = change.model
-        checked = _checked(model, to)
-        fields = {"source": to.source, "kv_lease_s": to.kv_lease_s}
-        models.Model.objects.filter(pk=model.pk).update(
-            **{field: value for field, value in fields.items() if value is not None},
-            config=checked.config,
-            engine_args=checked.engine_args,
-            **checked.columns(),
-            launch_number=F("launch_number") + 1,
-        )
-        steps = replace_steps(model)
+        write_launch(change.model, to)
+        steps = replace_steps(change.model)
         return change.record(steps, done=not steps)
 
 
-def _checked(model: models.Model, to: RollOut) -> Checked:
+def write_launch(model: models.Model, to: RollOut) -> None:
+    """Check what engines shall be started with and write it, in a transaction that has locked the model. Raises Refused."""
+    checked = check_launch(model, to)
+    fields = {"source": to.source, "kv_lease_s": to.kv_lease_s}
+    models.Model.objects.filter(pk=model.pk).update(
+        **{field: value for field, value in fields.items() if value is not None},
+        config=checked.config,
+        engine_args=checked.engine_args,
+        **checked.columns(),
+        launch_number=F("launch_number") + 1,
+    )
+
+
+def check_launch(model: models.Model, to: RollOut) -> Checked:
     """The model as it would be registered with what is new. Raises Refused with every problem."""
     rows = model.pools.filter(arm=models.MAIN)
     pools = tuple(

@@ -1,0 +1,1 @@
+"""The whole desired state as one document: written out, compared, applied (docs/state.md)."""
