@@ -44,6 +44,10 @@ class PlannerSetting(models.Model):
     floors = models.JSONField(default=dict, blank=True)
     """Engines by role that a plan leaves at least; a pool's own floor holds besides."""
     ceilings = models.JSONField(default=dict, blank=True)
+    kinds = models.JSONField(default=dict, blank=True)
+    """GPU kinds by role that a plan may use beside the pool's own."""
+    degrees = models.JSONField(default=dict, blank=True)
+    """Tensor-parallel degrees by role, likewise."""
     guards = models.JSONField(default=dict, blank=True)
     """What of core.planner.Guards is set otherwise than by default: change windows and freezes too."""
     peaks = models.JSONField(default=list, blank=True)

@@ -146,6 +146,8 @@ def _pool(role: Role, pool: models.Pool, setting: PlannerSetting, kinds: Mapping
         engines=pool.desired_engines,
         tensor_parallel=pool.tensor_parallel,
         gpu=kind,
+        kinds=tuple(setting.kinds.get(role, ())),
+        degrees=tuple(setting.degrees.get(role, ())),
         floor=max(pool.floor, setting.floors.get(role, 1)),
         ceiling=setting.ceilings.get(role),
     )
