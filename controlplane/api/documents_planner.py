@@ -49,6 +49,8 @@ class PlannerDocument(serializers.Serializer[Any]):
     modes = TextsField(source="setting.modes")
     floors = CountsField(source="setting.floors")
     ceilings = CountsField(source="setting.ceilings")
+    kinds = ObjectField(source="setting.kinds")
+    degrees = ObjectField(source="setting.degrees")
     guards = ObjectField()
     peaks = ObjectsField(source="setting.peaks")
     hold = HoldDocument(allow_null=True)

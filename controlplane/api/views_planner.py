@@ -39,6 +39,8 @@ class PlannerBody(Strict):
     )
     floors = Sizes(required=False)
     ceilings = Sizes(required=False)
+    kinds = AnyObject(required=False, help_text="By role, GPU kinds that it may propose beside the pool's own.")
+    degrees = AnyObject(required=False, help_text="By role, tensor-parallel degrees, likewise.")
     guards = AnyObject(required=False, help_text="By name, null for the default: cooldown_s, moves_per_hour, freezes, …")
     peaks = serializers.ListField(
         child=AnyObject(), max_length=MAX_ITEMS, required=False, help_text="since_s, until_s, rate, daily, why."

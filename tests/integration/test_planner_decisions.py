@@ -16,6 +16,7 @@ from controlplane.control.actor import Actor
 from controlplane.control.models import Level, PlannerHold, PlannerSetting, Proposal
 from controlplane.control.planning import keep
 from controlplane.control.planning.advice import advice_of
+from controlplane.control.planning.gather import model_now
 from controlplane.core.planner import Hold
 from controlplane.core.proposals import Review, Void
 from controlplane.fleet import models
@@ -176,6 +177,11 @@ def test_the_planner_is_set_part_by_part(model: models.Model) -> None:
         (PlannerChange(floors={"prefill": 3}, ceilings={"prefill": 2}), "its floor 3 is above its ceiling 2"),
         (PlannerChange(floors={"cook": 1}), "there is no pool 'cook'"),
         (PlannerChange(ceilings={"decode": True}), "pool decode: 1 to"),
+        (PlannerChange(kinds={"cook": ["h100-sxm"]}), "kinds: there is no pool 'cook'"),
+        (PlannerChange(kinds={"decode": ["abacus"]}), "kinds: pool decode: 'abacus': one of "),
+        (PlannerChange(kinds={"decode": "h100-sxm"}), "kinds: pool decode: a list of "),
+        (PlannerChange(degrees={"decode": [True]}), "degrees: pool decode: True: one of 1 to"),
+        (PlannerChange(degrees={"decode": [10**9]}), "degrees: pool decode: 1000000000: one of 1 to"),
         (PlannerChange(guards={"luck": 1}), "there is no guard 'luck'"),
         (PlannerChange(guards={"moves_per_hour": -1}), "moves_per_hour: 0 to 1000"),
         (PlannerChange(guards={"moves_per_hour": 1.5}), "moves_per_hour"),
@@ -283,7 +289,20 @@ def test_the_command_line_sets_the_planner_and_says_why_it_holds(model: models.M
     shown = told()
     assert (shown["level"], shown["floors"], shown["guards"]["cooldown_s"]) == ("automatic", {"decode": 2}, 60)
     assert shown["guards"]["slots"][0]["daily"] is True and shown["hold"] is None and shown["proposal"] is None
-    for wrong in (("--guard", "cooldown_s=soon"), ("--peaks", "{"), ("--slots", "{}"), ("--guard", "luck=1")):
+    told("--kind", "decode=h100-sxm", "--degree", "decode=2,4", "--degree", "prefill=")
+    shown = told()
+    assert (shown["kinds"], shown["degrees"]) == ({"decode": ["h100-sxm"]}, {"decode": [2, 4]})
+    assert {each.role: (each.kinds, each.degrees) for each in model_now(model, time.time()).pools} == {
+        "prefill": ((), ()),
+        "decode": (("h100-sxm",), (2, 4)),
+    }
+    for wrong in (
+        ("--degree", "decode=many"),
+        ("--guard", "cooldown_s=soon"),
+        ("--peaks", "{"),
+        ("--slots", "{}"),
+        ("--guard", "luck=1"),
+    ):
         with pytest.raises(CommandError):
             told(*wrong)
     with pytest.raises(CommandError, match="there is no model"):

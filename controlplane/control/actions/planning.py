@@ -15,12 +15,14 @@ from controlplane.control.models import Level, PlannerSetting
 from controlplane.control.newmodel import MAX_ENGINES
 from controlplane.control.refused import refuse_all
 from controlplane.core.codec import WrongShape, decode, encode
+from controlplane.core.gpus import GPUS
+from controlplane.core.layout import MAX_TENSOR_PARALLEL
 from controlplane.core.planner import Guards, Peak, Span
 from controlplane.core.predict import DAY_S
 from controlplane.core.storable import storable_text
 from controlplane.fleet import models
 
-PARTS = ("level", "priority", "modes", "floors", "ceilings", "guards", "peaks")
+PARTS = ("level", "priority", "modes", "floors", "ceilings", "kinds", "degrees", "guards", "peaks")
 MAX_PRIORITY = 1000
 MAX_SPANS = 50
 MAX_WHY = 200
@@ -44,13 +46,16 @@ SPANS = ("slots", "freezes")
 @dataclass(frozen=True)
 class PlannerChange:
     """What is to be set; None: as it is. `guards`: fields of core.planner.Guards by name, None for the default again; the
-    other parts replace what was set. `floors`, `ceilings`: engines by role. `peaks`: as core.planner.Peak."""
+    other parts replace what was set. `floors`, `ceilings`: engines by role. `kinds`, `degrees`: by role, GPU kinds and
+    tensor-parallel degrees that may be proposed beside the pool's own. `peaks`: as core.planner.Peak."""
 
     level: str | None = None
     priority: int | None = None
     modes: Sequence[str] | None = None
     floors: Mapping[str, int] | None = None
     ceilings: Mapping[str, int] | None = None
+    kinds: Mapping[str, Sequence[str]] | None = None
+    degrees: Mapping[str, Sequence[int]] | None = None
     guards: Mapping[str, Any] | None = None
     peaks: Sequence[Mapping[str, Any]] | None = None
 
@@ -89,6 +94,8 @@ def _merged(before: Mapping[str, Any], change: PlannerChange) -> dict[str, Any]:
             after["guards"] = {name: each for name, each in merged.items() if each is not None}
         elif part == "peaks":
             after[part] = _known(Peak, value)
+        elif part in ("kinds", "degrees"):
+            after[part] = {role: list(dict.fromkeys(each)) for role, each in value.items() if each}
         elif isinstance(value, Mapping):
             after[part] = dict(value)
         else:
@@ -115,8 +122,22 @@ def _wrong(change: PlannerChange) -> Iterator[str]:
                 yield f"{what}: there is no pool {role!r:.40}; pools: {', '.join(models.Role.values)}"
             elif not (_whole(engines) and 1 <= engines <= MAX_ENGINES):
                 yield f"{what}: pool {role}: 1 to {MAX_ENGINES} engines, not {engines!r:.20}"
+    yield from _wrong_hardware("kinds", change.kinds or {}, tuple(GPUS))
+    yield from _wrong_hardware("degrees", change.degrees or {}, range(1, MAX_TENSOR_PARALLEL + 1))
     yield from _wrong_guards(change.guards or {})
     yield from _wrong_spans("peaks", change.peaks or (), Peak)
+
+
+def _wrong_hardware(what: str, wanted: Mapping[str, Any], offered: Sequence[str] | range) -> Iterator[str]:
+    known = f"1 to {offered[-1]}" if isinstance(offered, range) else ", ".join(offered)
+    for role, found in wanted.items():
+        if role not in models.Role.values:
+            yield f"{what}: there is no pool {role!r:.40}; pools: {', '.join(models.Role.values)}"
+        elif not isinstance(found, list | tuple):
+            yield f"{what}: pool {role}: a list of {known}"
+        else:
+            wrong = [each for each in found if isinstance(each, bool | float) or each not in offered]
+            yield from (f"{what}: pool {role}: {each!r:.40}: one of {known}" for each in wrong[:1])
 
 
 def _wrong_guards(guards: Mapping[str, Any]) -> Iterator[str]:

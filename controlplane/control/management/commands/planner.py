@@ -16,7 +16,7 @@ from controlplane.control.planning.plain import plain
 from controlplane.core.storable import storable_text
 from controlplane.fleet.models import Mode, Model
 
-GIVEN = ("level", "priority", "mode", "floor", "ceiling", "guard", "no_guard", "slots", "freezes", "peaks")
+GIVEN = ("level", "priority", "mode", "floor", "ceiling", "kind", "degree", "guard", "no_guard", "slots", "freezes", "peaks")
 
 
 class Command(ChangeCommand):
@@ -29,6 +29,10 @@ class Command(ChangeCommand):
         parser.add_argument("--mode", action="append", choices=Mode.values, help="that it may propose; may be repeated")
         parser.add_argument("--floor", action="append", default=[], metavar="ROLE=ENGINES", help="may be repeated")
         parser.add_argument("--ceiling", action="append", default=[], metavar="ROLE=ENGINES", help="may be repeated")
+        parser.add_argument(
+            "--kind", action="append", default=[], metavar="ROLE=GPU,…", help="may be proposed; empty: its own"
+        )
+        parser.add_argument("--degree", action="append", default=[], metavar="ROLE=N,…", help="tensor-parallel, likewise")
         parser.add_argument("--guard", action="append", default=[], metavar="NAME=NUMBER", help=f"of {', '.join(RANGES)}")
         parser.add_argument("--no-guard", action="append", default=[], metavar="NAME", help="its default again")
         for name, what in (("slots", "change windows"), ("freezes", "times without changes"), ("peaks", "known loads")):
@@ -53,6 +57,8 @@ class Command(ChangeCommand):
             "modes": setting.modes,
             "floors": setting.floors,
             "ceilings": setting.ceilings,
+            "kinds": setting.kinds,
+            "degrees": setting.degrees,
             "guards": seen.guards,
             "peaks": setting.peaks,
             "hold": {"code": hold.code, "reason": hold.reason} if hold else None,
@@ -74,9 +80,26 @@ def _change(options: dict[str, Any]) -> actions.PlannerChange:
         modes=options["mode"],
         floors=sizes(options["floor"], "--floor") if options["floor"] else None,
         ceilings=sizes(options["ceiling"], "--ceiling") if options["ceiling"] else None,
+        kinds=dict(map(_named, options["kind"])) if options["kind"] else None,
+        degrees=_degrees(options["degree"]) if options["degree"] else None,
         guards=guards or None,
         peaks=None if options["peaks"] is None else _listed("peaks", options["peaks"]),
     )
+
+
+def _named(text: str) -> tuple[str, list[str]]:
+    role, _, names = text.partition("=")
+    return role, [name for name in names.split(",") if name]
+
+
+def _degrees(texts: list[str]) -> dict[str, list[int]]:
+    found = {}
+    for text in texts:
+        role, names = _named(text)
+        if not all(name.isascii() and name.isdigit() and len(name) < 6 for name in names):
+            raise CommandError(f"--degree: {text!r:.80} is not ROLE=NUMBER,NUMBER…")
+        found[role] = [int(name) for name in names]
+    return found
 
 
 def _guard(text: str) -> tuple[str, float | int | bool]:
