@@ -28,9 +28,32 @@ class Node(models.Model):
     """Unix seconds on the node's clock: only ever compared with what the same node tells."""
     seen_at = models.DateTimeField(null=True, blank=True)
     lost = models.BooleanField(default=False)
+    broker_sha256 = models.CharField(max_length=64, blank=True, db_default="")
+    """Of the password of its own user of the broker, since it joined with a token. Empty: it has the fleet's."""
 
     def __str__(self) -> str:
         return self.name
+
+
+class JoinToken(models.Model):
+    """Lets one machine become a node, once. The token itself is stored nowhere, nor a hash of it: it follows from the fleet
+    secret and `salt` (core.joining)."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="join_tokens")
+    salt = models.CharField(max_length=64)
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    used_at = models.DateTimeField(null=True, blank=True)
+    claim = models.CharField(max_length=64, blank=True)
+    """Of the agent that used it: it alone may ask again, if the answer was lost."""
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.node.name}/{self.pk}"
 
 
 class Gpu(models.Model):
