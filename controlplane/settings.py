@@ -40,6 +40,7 @@ INSTALLED_APPS = [
     "controlplane.physics",
     "controlplane.telemetry",
     "controlplane.control",
+    "controlplane.access",
     "controlplane.console",
     "controlplane.api",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from knox.models import AbstractAuthToken
 
+from controlplane.access.scopes import all_scopes
+
 
 class StoredAnswer(models.Model):
     """The answer to a change that carried an `Idempotency-Key`: written in the change's own transaction, so that there is
@@ -31,6 +33,11 @@ class ApiToken(AbstractAuthToken):  # type: ignore[misc]
     """What signs a program in as a user. The token itself is shown once; the row has its digest."""
 
     name = models.CharField(max_length=63)
+    scopes = models.JSONField(default=all_scopes)
+    """What it may be used for at most, of what its user may (access.scopes)."""
+    used_at = models.DateTimeField(null=True, blank=True)
+    """Its last use, to some minutes."""
 
     class Meta:
+        ordering = ["name"]
         constraints = [models.UniqueConstraint(fields=["user", "name"], name="token_name_per_user")]
