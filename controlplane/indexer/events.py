@@ -98,9 +98,12 @@ def _stored(raw: dict[str, Any], hashes: list[int | bytes], group: int) -> Store
         raise BadBatch("lora_name is no name")
     if not isinstance(extras, list | tuple) or (extras and len(extras) != len(hashes)) or not all(map(_is_extra, extras)):
         raise BadBatch("extra_keys is not one for each block")
+    ids = raw.get("token_ids")
+    if not isinstance(ids, list | tuple):  # array() would take bytes for its memory
+        raise BadBatch("token_ids is no list of token ids")
     try:
-        tokens = array(ID_CODE, raw["token_ids"])
-    except (KeyError, TypeError, OverflowError) as error:
+        tokens = array(ID_CODE, ids)
+    except (TypeError, OverflowError) as error:
         raise BadBatch("token_ids is no list of token ids") from error
     if len(tokens) != size * len(hashes):
         raise BadBatch("token_ids does not fill the blocks")
