@@ -195,7 +195,8 @@ BAD: list[Any] = [
     7, [], [1.0], [1.0, 7], [1.0, [7]], [1.0, [{"type": "BlockRemoved"}]],
     *([1.0, [stored(PROMPT) | change]] for change in (
         {"block_hashes": 7}, {"block_hashes": [None]}, {"block_hashes": [1.5]}, {"token_ids": None}, {"token_ids": [1]},
-        {"token_ids": b"\0" * 80}, {"token_ids": [-1] * 20}, {"token_ids": [1 << 40] * 20}, {"token_ids": ["a"] * 20}, {"block_size": 0},
+        {"token_ids": b"\0" * 80},
+        {"token_ids": [-1] * 20}, {"token_ids": [1 << 40] * 20}, {"token_ids": ["a"] * 20}, {"block_size": 0},
         {"block_size": 1 << 40}, {"block_size": None}, {"parent_block_hash": "x"}, {"lora_name": 7}, {"extra_keys": 7},
         {"extra_keys": [None]}, {"extra_keys": [7] * 5}, {"extra_keys": [[{}]] * 5}, {"extra_keys": [[[[]]]] * 5},
         {"group_idx": "x"},
