@@ -9,8 +9,8 @@ READ: Final = "read"
 WRITE: Final = "write"
 SECRETS: Final = "secrets"
 SCOPES: Final = (READ, WRITE, SECRETS)
-"""read: look at everything its user may see; write: change what its user may change; secrets: make, rotate and revoke inference
-keys and tokens. None holds another."""
+"""read: look at everything its user may see; write: change what its user may change; secrets: make, rotate and revoke
+inference keys and tokens. None holds another."""
 
 
 def all_scopes() -> list[str]:

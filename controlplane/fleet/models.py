@@ -361,6 +361,21 @@ class InferenceKey(models.Model):
         return self.name
 
 
+class FormerSecret(models.Model):
+    """What an inference key was before it was rotated: clients may go on with it until then. The row stays, so that what was
+    used with it is the key's."""
+
+    key = models.ForeignKey(InferenceKey, on_delete=models.CASCADE, related_name="former_secrets")
+    sha256 = models.CharField(max_length=64, unique=True)
+    until = models.DateTimeField()
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(sha256__regex="^[0-9a-f]{64}$"), name="sha256_of_a_former_key")
+        ]
+
+
 class Terms(models.TextChoices):
     OWNED = "owned", _("Owned")
     HOURLY = "hourly", _("Rented by the hour")
