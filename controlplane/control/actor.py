@@ -92,6 +92,8 @@ VERBS: Mapping[str, Rule] = {
     "uncordon_node": _NODES,
     "add_node": Rule("admin", alone=False, frozen=False),
     "remove_node": Rule("admin", alone=False, frozen=False),
+    "add_join_token": Rule("admin", alone=False, frozen=False),
+    "revoke_join_token": Rule("admin", alone=False, frozen=False),
     "set_planner": _TOLD,
     "set_priority": Rule(alone=False, frozen=False),
     "approve_proposal": Rule(owner=True),
@@ -115,7 +117,7 @@ set_planner that lets a model take GPUs from others."""
 READS: Mapping[str, Rule] = {"engine_log": Rule(owner=True)}
 """What not everybody who is signed in may read: an engine's log may tell more than anybody meant it to."""
 
-TOPICS: Mapping[str, Rule] = dict.fromkeys(("fleet", "nodes", "alerts", "model", "operation"), Rule("viewer"))
+TOPICS: Mapping[str, Rule] = dict.fromkeys(("fleet", "nodes", "alerts", "proposals", "model", "operation"), Rule("viewer"))
 """Who may follow a kind of live topic. A kind that is not here nobody may follow."""
 
 

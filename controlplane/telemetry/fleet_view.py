@@ -1,4 +1,4 @@
-"""Reads the fleet's rows as live topics need them (telemetry.view), in thirteen queries whatever the size."""
+"""Reads the fleet's rows as live topics need them (telemetry.view), in fourteen queries whatever the size."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from controlplane.alerts.models import Alert, AlertState, Silence
 from controlplane.alerts.selectors import silence_of, silences_now
 from controlplane.core.lifecycle import ENDED, OVER
 from controlplane.fleet.models import AuditEntry, Canary, Engine, Gpu, Model, Node, Operation, Pool, Rank, Step, TableState
+from controlplane.telemetry import sources
 from controlplane.telemetry.queries.prices import books
 from controlplane.telemetry.rows import AlertRow, OperationRow, StepRow
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
-QUERIES = 13
+QUERIES = 14
 OPERATIONS = 20
 ALERTS = 200
 STEPS_SHOWN_FOR = timedelta(minutes=2)
@@ -46,6 +47,7 @@ def read() -> FleetView:
         steps=read_steps(open_or_ended_lately(), labels),
         table_generation=table or 0,
         alerts=firing_alerts(),
+        proposals=sources.proposals(),
     )
 
 

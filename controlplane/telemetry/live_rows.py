@@ -39,9 +39,11 @@ from controlplane.telemetry.rows import (
     NodeGpusRow,
     NodeLiveRow,
     OperationRow,
+    ProposalRow,
+    ProposalsRow,
     TrafficRow,
 )
-from controlplane.telemetry.topics import ALERTS, FLEET, NODES, model_topic, operation_topic
+from controlplane.telemetry.topics import ALERTS, FLEET, NODES, PROPOSALS, model_topic, operation_topic
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView
 
 TRANSFER_EDGES_MS = log_edges(1.0, 10_000.0, 24)
@@ -62,7 +64,9 @@ def topics(board: Board, view: FleetView, now: float) -> dict[str, list[Any]]:
     fleet = replace(fleet, spark={name: [spark[name] for spark in board.sparks] for name in SPARKS})
     found: dict[str, list[Any]] = {FLEET: [fleet, *models, *engines, *nodes, *view.operations]}
     found[NODES] = [*nodes, *(gpus_row(board, view, name, held[name]) for name in view.nodes)]
-    found[ALERTS] = [alerts_row(view.alerts), *view.alerts]
+    proposals = proposals_row(view.proposals)
+    found[ALERTS] = [alerts_row(view.alerts), proposals, *view.alerts]
+    found[PROPOSALS] = [proposals, *view.proposals]
     for row in models:
         own_engines = [engine for engine in engines if engine.model == row.name]
         own_operations = [operation for operation in view.operations if operation.model == row.name]
@@ -86,6 +90,13 @@ def alerts_row(alerts: Sequence[AlertRow]) -> AlertsRow:
         critical=sum(alert.severity == "bad" for alert in loud),
         silenced=len(alerts) - len(loud),
     )
+
+
+def proposals_row(proposals: Sequence[ProposalRow]) -> ProposalsRow:
+    """Somebody is asked where the level is approve, and where the planner could not carry one out by itself."""
+    waiting = [each for each in proposals if each.state == "open"]
+    asked = sum(each.level == "approve" or (each.level == "automatic" and bool(each.hindrance)) for each in waiting)
+    return ProposalsRow(id="proposals", type="proposals", open=len(waiting), asked=asked)
 
 
 def traffic_row(board: Board, operation: OperationRow) -> TrafficRow:

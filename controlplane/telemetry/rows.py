@@ -2,10 +2,12 @@
 
 Topic "fleet" holds one FleetRow, one ModelRow per model, one EngineLiveRow per engine, one NodeLiveRow per node and one
 OperationRow for each of the newest 20 operations and of those that are still open. Topic "nodes" holds a NodeLiveRow and a
-NodeGpusRow per node. Topic "alerts" holds one AlertsRow and an AlertRow per alert that fires, the newest 200. Topic
-"model:<name>" holds that model's rows only. Topic "operation:<id>" holds, of an operation that is open or ended lately, its
-OperationRow, its TrafficRow, a StepRow per step and the EngineLiveRow of each engine that a step names. A number that is not
-known is None, never 0. Windows are part of the names' docs.
+NodeGpusRow per node. Topic "alerts" holds what the bar of every page counts, one AlertsRow and one ProposalsRow, and an
+AlertRow per alert that fires, the newest 200. Topic "proposals" holds the ProposalsRow and a ProposalRow per proposal of the
+planner that is open or among the newest 20. Topic "model:<name>" holds that model's rows only. Topic "operation:<id>"
+holds, of an operation that is open or ended lately, its OperationRow, its TrafficRow, a StepRow per step and the
+EngineLiveRow of each engine that a step names. A number that is not known is None, never 0. Windows are part of the names'
+docs.
 """
 
 from __future__ import annotations
@@ -283,3 +285,52 @@ class AlertRow:
     silenced_until: float | None
     silenced_by: str
     silenced_why: str
+
+
+@dataclass(frozen=True)
+class ProposalsRow:
+    """id "proposals": how many are open; of those `asked` wait for somebody's decision."""
+
+    id: str
+    type: str
+    open: int
+    asked: int
+
+
+@dataclass(frozen=True)
+class ProposalRow:
+    """id "proposal:<number>": one that the planner made. Times are Unix seconds, latencies ms, null where a layout cannot
+    keep up."""
+
+    id: str
+    type: str
+    number: int
+    model: str
+    giver: str
+    """The other model: it gives GPUs, or gets them back. Empty: none."""
+    state: str
+    level: str
+    cause: str
+    mode_before: str
+    mode: str
+    before: dict[str, int]
+    """Engines by role."""
+    sizes: dict[str, int]
+    """Asked for, as a person changed it if one did."""
+    title: str
+    moves: int
+    reason: str
+    """The weightiest, one plain sentence."""
+    ttft_p99_ms: tuple[float | None, float | None]
+    """Of the present layout, and predicted."""
+    itl_p99_ms: tuple[float | None, float | None]
+    created_at: float
+    seen_at: float
+    expires_at: float
+    hindrance: str
+    decided_at: float | None
+    decided_by: str
+    decision: str
+    operation: int | None
+    measured: bool
+    """What came of it is known."""

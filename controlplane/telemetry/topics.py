@@ -10,10 +10,11 @@ from controlplane.core import names
 FLEET = "fleet"
 NODES = "nodes"
 ALERTS = "alerts"
-ALWAYS = frozenset({FLEET, NODES, ALERTS})
+PROPOSALS = "proposals"
+ALWAYS = frozenset({FLEET, NODES, ALERTS, PROPOSALS})
 """Topics that are there once ingest has run: whoever asks for one earlier just waits."""
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,80}")
-_TOPIC = re.compile(r"fleet|nodes|alerts|model:[^\x00-\x1f\x7f]{1,128}|operation:[1-9][0-9]{0,17}")
+_TOPIC = re.compile(r"fleet|nodes|alerts|proposals|model:[^\x00-\x1f\x7f]{1,128}|operation:[1-9][0-9]{0,17}")
 
 
 def model_topic(model: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controlplane.core.cost import Price
-from controlplane.telemetry.rows import AlertRow, OperationRow, StepRow
+from controlplane.telemetry.rows import AlertRow, OperationRow, ProposalRow, StepRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,8 @@ class FleetView:
     table_generation: int = 0
     alerts: tuple[AlertRow, ...] = ()
     """Those that fire, the newest first."""
+    proposals: tuple[ProposalRow, ...] = ()
+    """Those of the planner that are open or new, the newest first."""
 
     def role_of(self, engine: str) -> str:
         """The role of an engine; empty when it is not known."""
