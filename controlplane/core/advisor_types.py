@@ -102,6 +102,11 @@ class Gain:
     high: float
     sentence: str
 
+    @property
+    def reachable(self) -> bool:
+        """Whether any mode keeps the targets at some rate."""
+        return any((self.ratio, self.low, self.high))
+
 
 @dataclass(frozen=True)
 class Flip:

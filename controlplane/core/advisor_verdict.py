@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -56,9 +57,7 @@ def _against(failed: Sequence[Check], gain: Gain | None) -> tuple[Verdict, Mode,
     why = " ".join(check.sentence for check in failed[:1])
     if gain and leaning(gain) == "gain":
         names = " and ".join(check.title for check in failed)
-        told = (
-            f"Try a canary of {NAMES[gain.mode]}: the forecast expects {percent(gain.ratio)}, but this check fails: {names}."
-        )
+        told = f"Try a canary of {NAMES[gain.mode]}: {_expected(gain)}, but this check fails: {names}."
         return "try_canary", gain.mode, told
     return _no(why)
 
@@ -70,18 +69,25 @@ def _for(checks: Sequence[Check], short: Check, gain: Gain | None) -> tuple[Verd
         return "yes", usual, _yes(usual, "decoding dominates, and GPUs and transport suffice", warnings)
     lean = leaning(gain)
     if lean == "gain":
-        return "yes", gain.mode, _yes(gain.mode, f"the forecast expects {percent(gain.ratio)}", warnings)
-    if lean == "loss" and short.value is not None and short.value < SHORT_PROMPT_TOKENS:
-        return _no(f"prompts have {short.value:,.0f} tokens, and the forecast expects {percent(gain.ratio)}")
+        return "yes", gain.mode, _yes(gain.mode, _expected(gain), warnings)
     said = "a loss" if lean == "loss" else "no clear gain"
-    told = f"Try a canary: the checks speak for splitting, the forecast expects {said} ({percent(gain.ratio)})."
-    return "try_canary", gain.mode, told
+    if short.value is not None and short.value < SHORT_PROMPT_TOKENS:
+        few = f"prompts have {short.value:,.0f} tokens, fewer than {SHORT_PROMPT_TOKENS}"
+        return _no(f"{few}, and the forecast expects {said} ({percent(gain.ratio)})")
+    expects = f"the forecast expects {said} ({percent(gain.ratio)})" if gain.reachable else "no mode keeps the targets"
+    return "try_canary", gain.mode, f"Try a canary: the checks speak for splitting, but {expects}."
 
 
 def _yes(mode: Mode, why: str, warnings: Sequence[Check]) -> str:
     but = f", though this check fails: {' and '.join(check.title for check in warnings)}" if warnings else ""
     how = "Disaggregate" if mode == "disaggregated" else "Disaggregate per request (conditional)"
     return f"{how}: {why}{but}."
+
+
+def _expected(gain: Gain) -> str:
+    if math.isinf(gain.ratio):
+        return "by the forecast monolithic serving keeps the targets at no rate"
+    return f"the forecast expects {percent(gain.ratio)} requests within the targets"
 
 
 def _no(why: str) -> tuple[Verdict, Mode, str]:

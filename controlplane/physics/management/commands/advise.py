@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from controlplane.core.advisor import TRANSPORTS, Advice, ModeForecast
-from controlplane.core.forecast import ForecastRefused
+from controlplane.core.forecast import ForecastRefused, TooLoose
 from controlplane.core.gpus import GPUS, UnknownGpu
 from controlplane.core.modelconfig import ConfigRefused
 from controlplane.core.perf import DoesNotFit
@@ -62,12 +63,21 @@ class Command(PhysicsCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             asked = _asked(options)
-            with progress(shown=self.stderr.isatty() and not options["json"]) as report:
-                advice = advise_offline(asked, report)
+            asked, advice = self._advised(asked, shown=self.stderr.isatty() and not options["json"])
         except REFUSALS as refused:
             raise CommandError(printable(str(refused))) from None
         found = document(advice, asked)
         self.stdout.write(json.dumps(found, indent=2) if options["json"] else _text(advice, found))
+
+    def _advised(self, asked: AdviceRequest, shown: bool) -> tuple[AdviceRequest, Advice]:
+        """The closed form's where a simulation of bounded length finds no highest rate, with a word of it on stderr."""
+        try:
+            with progress(shown=shown) as report:
+                return asked, advise_offline(asked, report)
+        except TooLoose as loose:
+            self.stderr.write(f"This is the closed form, not simulated: {printable(str(loose))}.")
+            closed = replace(asked, seeds=0)
+            return closed, advise_offline(closed)
 
 
 def _asked(options: dict[str, Any]) -> AdviceRequest:
