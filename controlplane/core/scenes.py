@@ -132,6 +132,25 @@ _PROOF = Scene(
 )
 """What `prove-rebalance` starts: small, slow enough that streams are open while pools change, and with two GPUs free."""
 
+_SHIFT = Scene(
+    nodes=(SceneNode("n1", "sim:3xl4"), SceneNode("n2", "sim:3xl4")),
+    models=(
+        SceneModel(
+            name="llama-3.1-8b",
+            source="meta-llama/Llama-3.1-8B-Instruct",
+            config="llama-3.1-8b",
+            engine_kind="simulated",
+            mode="disaggregated",
+            connector="nixl",
+            pools=(ScenePool("prefill", 4), ScenePool("decode", 2)),
+            engine_args={"max_model_len": 8192, "max_num_seqs": 8},
+            slo_ttft_ms=4000.0,
+            slo_itl_ms=300.0,
+        ),
+    ),
+)
+"""What `prove-planner` starts: GPUs so slow that a few requests a second fill them, none spare, split for long prompts."""
+
 _VLLM = Scene(
     nodes=(SceneNode("n1", "cpu:2"),),
     models=(
@@ -158,4 +177,11 @@ _VLLM = Scene(
     ),
 )
 
-SCENES: Mapping[str, Scene] = {"demo": _DEMO, "field": _FIELD, "proof": _PROOF, "vllm": _VLLM, "none": Scene()}
+SCENES: Mapping[str, Scene] = {
+    "demo": _DEMO,
+    "field": _FIELD,
+    "proof": _PROOF,
+    "shift": _SHIFT,
+    "vllm": _VLLM,
+    "none": Scene(),
+}

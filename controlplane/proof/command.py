@@ -75,17 +75,17 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "every answer against the one that had to come. Nothing of a running stack is touched.",
         epilog="The full run: --streams 64 --rebalances 100 --toggles 50. Exit code 0: nothing was lost, 1: something was.",
     )
-    parser.add_argument("--streams", type=_Count(1, 512), metavar="N", help="open at all times (default 32; --vllm: 6)")
-    parser.add_argument("--rebalances", type=_Count(0, 10_000), metavar="N", help="(default 20; --vllm: 10 exchanges)")
-    parser.add_argument("--toggles", type=_Count(0, 10_000), metavar="N", help="changes of mode (default 20; --vllm: 4)")
+    parser.add_argument("--streams", type=Count(1, 512), metavar="N", help="open at all times (default 32; --vllm: 6)")
+    parser.add_argument("--rebalances", type=Count(0, 10_000), metavar="N", help="(default 20; --vllm: 10 exchanges)")
+    parser.add_argument("--toggles", type=Count(0, 10_000), metavar="N", help="changes of mode (default 20; --vllm: 4)")
     parser.add_argument("--vllm", action="store_true", help="on two real engines, which exchange their roles")
-    parser.add_argument("--seed", type=_Count(0, (1 << 31) - 1), metavar="N", help="repeat a run (default: by chance)")
-    parser.add_argument("--logs", type=_folder, metavar="DIR", help="keep the logs of its processes there")
+    parser.add_argument("--seed", type=Count(0, (1 << 31) - 1), metavar="N", help="repeat a run (default: by chance)")
+    parser.add_argument("--logs", type=folder, metavar="DIR", help="keep the logs of its processes there")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(arguments)
 
 
-def _folder(text: str) -> Path:
+def folder(text: str) -> Path:
     """An option's folder, made if it is not there: what cannot be is said before anybody waits."""
     folder = Path(text).absolute()
     try:
@@ -98,7 +98,7 @@ def _folder(text: str) -> Path:
     return folder
 
 
-class _Count:
+class Count:
     """A whole number within limits, as an option's type."""
 
     def __init__(self, least: int, most: int) -> None:

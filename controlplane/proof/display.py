@@ -53,6 +53,11 @@ class Display:
     def counts(self, streams: Streams) -> None:
         self._progress.update(self._task, counts=f"{streams.ended} streams, {streams.open} open, {streams.lost} lost")
 
+    def seconds(self, passed: float, streams: Streams) -> None:
+        """How far a run by time is."""
+        self._progress.update(self._task, completed=round(passed))
+        self.counts(streams)
+
     def ended(self, number: int, of: int, ended: Ended) -> None:
         self._progress.update(self._task, completed=number)
         colour = "" if ended.good else "red"

@@ -38,13 +38,20 @@ class Question:
         return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
 
 
-def simulated_questions(model: str, block_size: int, chance: random.Random) -> Iterator[Question]:
-    """Without end, no two alike: half of them chats. Some prompts are short enough to stay local in conditional mode."""
+def simulated_questions(
+    model: str,
+    block_size: int,
+    chance: random.Random,
+    words: tuple[int, int] = _PROMPT_WORDS,
+    answers: tuple[int, int] = (SHORTEST_TOKENS, LONGEST_TOKENS),
+) -> Iterator[Question]:
+    """Without end, no two alike: half of them chats. Some prompts are short enough to stay local in conditional mode.
+    `words` of a prompt and tokens of `answers`: least and most."""
     number = 0
     while True:
         number += 1
-        prompt = f"{number} " + " ".join(chance.choices(_WORDS, k=chance.randint(*_PROMPT_WORDS)))
-        tokens = chance.randint(SHORTEST_TOKENS, LONGEST_TOKENS)
+        prompt = f"{number} " + " ".join(chance.choices(_WORDS, k=chance.randint(*words)))
+        tokens = chance.randint(*answers)
         if chance.random() < 0.5:
             coded = tokenizer.encode(prompt)
             asked: dict[str, Any] = {"prompt": prompt}

@@ -87,15 +87,17 @@ class Streams:
 
     async def _one_after_another(self) -> None:
         while not self._stop.is_set():
-            question = next(self._questions)
-            self.open += 1
-            try:
-                reply = await self._ask(question)
-            finally:
-                self.open -= 1
-            self._note(question, reply, judge(question, reply))
+            await self._one(next(self._questions))
             if self.losses and time.time() - self.losses[-1].at < PAUSE_AFTER_LOSS_S:
                 await asyncio.sleep(PAUSE_AFTER_LOSS_S)  # a router that is away must not be asked a thousand times a second
+
+    async def _one(self, question: Question) -> None:
+        self.open += 1
+        try:
+            reply = await self._ask(question)
+        finally:
+            self.open -= 1
+        self._note(question, reply, judge(question, reply))
 
     def _note(self, question: Question, reply: Reply, verdict: Verdict) -> None:
         self.counts[verdict.outcome] += 1
