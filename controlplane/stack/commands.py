@@ -24,6 +24,8 @@ Twinpool:
   bench       run a benchmark: bench NAME
   prove-rebalance
               change pools and modes under streams, on a fleet of its own, and check that nothing is lost
+  prove-planner
+              shift a load's mix on a fleet of its own, and check that the planner answers and nothing is lost
   compile-router
               build the router's hot modules as C extensions
   engine-env  install the environment of real engines
@@ -126,6 +128,12 @@ def _prove(arguments: list[str]) -> int:
     from controlplane.proof import command
 
     return command.run(arguments)
+
+
+def _prove_planner(arguments: list[str]) -> int:
+    from controlplane.proof import shiftcommand
+
+    return shiftcommand.run(arguments)
 
 
 def _compile_router(arguments: list[str]) -> int:
@@ -244,6 +252,8 @@ _COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "bench": _bench,
     "prove-rebalance": _prove,
     "prove_rebalance": _prove,
+    "prove-planner": _prove_planner,
+    "prove_planner": _prove_planner,
     "compile-router": _compile_router,
     "engine-env": _engine_env,
     "join-token": _join_token,
