@@ -15,13 +15,16 @@ from controlplane.live.frames import Frame, State
 from controlplane.telemetry import live_rows
 from controlplane.telemetry.board import Board
 from controlplane.telemetry.records import Sample
-from controlplane.telemetry.rows import AlertRow, OperationRow, StepRow
+from controlplane.telemetry.rows import AlertRow, OperationRow, ProposalRow, StepRow
 from controlplane.telemetry.testing import engine_row, histogram, request_row
 from controlplane.telemetry.view import EngineView, FleetView, GpuView, ModelView, PoolView
 
 T0 = 1_796_018_400.0
 NODES, MODELS, ENGINES, GPUS = ("n1", "n2"), ("llama", "org/qwen"), ("e1", "e2", "e3"), ("g1", "g2", "g3", "g4")
-TYPES = {"fleet", "model", "engine", "node", "gpus", "operation", "step", "traffic", "alerts", "alert"}
+TYPES = {"fleet", "model", "engine", "node", "gpus", "operation", "step", "traffic", "alerts", "alert"} | {
+    "proposals",
+    "proposal",
+}
 number = st.floats(0, 1, width=32)
 
 
@@ -157,6 +160,44 @@ def rings_alert(number: int, fires: bool) -> Event:
     return happen
 
 
+def proposes(number: int, model: str, state: str) -> Event:
+    """State "": it is shown no more."""
+
+    def happen(world: World) -> None:
+        kept = tuple(each for each in world.view.proposals if each.number != number)
+        row = ProposalRow(
+            id=f"proposal:{number}",
+            type="proposal",
+            number=number,
+            model=model,
+            giver="",
+            state=state,
+            level="approve",
+            cause="mix",
+            mode_before="disaggregated",
+            mode="disaggregated",
+            before={"prefill": 1, "decode": 2},
+            sizes={"prefill": 2, "decode": 1},
+            title="",
+            moves=1,
+            reason="",
+            ttft_p99_ms=(None, 500.0),
+            itl_p99_ms=(20.0, 25.0),
+            created_at=T0,
+            seen_at=world.now,
+            expires_at=T0 + 900,
+            hindrance="",
+            decided_at=None if state == "open" else world.now,
+            decided_by="",
+            decision="",
+            operation=None,
+            measured=False,
+        )
+        world.view = replace(world.view, proposals=(row, *kept) if state else kept)
+
+    return happen
+
+
 models, engines = st.sampled_from(MODELS), st.sampled_from(ENGINES)
 events = st.one_of(
     st.builds(passes, st.sampled_from([0.0, 1.0, 7.0, 400.0])),
@@ -177,6 +218,7 @@ events = st.one_of(
         st.one_of(st.none(), st.integers(0, 3)),
     ),
     st.builds(rings_alert, st.integers(1, 2), st.booleans()),
+    st.builds(proposes, st.integers(1, 2), models, st.sampled_from(("open", "rejected", ""))),
     st.builds(loses_node, st.sampled_from(NODES), st.booleans()),
     st.builds(runs_operation, st.integers(1, 2), models, st.sampled_from(("running", "done", "")), engines),
 )
