@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from controlplane.fleet.models import Mode
+from controlplane.fleet.models import Mode, Role
 from controlplane.physics.advicedesk import Seen
 
 Plain = serializers.Serializer[Any]
@@ -51,7 +51,7 @@ class ModeForecastDocument(Plain):
     ttft_p99_ms = _figure(**FIGURE)
     itl_p99_ms = _figure(**FIGURE)
     attained = _figure("Share of requests within both targets.", **FIGURE)
-    cost_per_million_tokens = _figure("US$ per million output tokens, at list prices.", **FIGURE)
+    cost_per_million_tokens = _figure("US$ per million output tokens.", **FIGURE)
     notes = serializers.ListField(child=serializers.CharField())
 
 
@@ -105,10 +105,97 @@ class InputsDocument(Plain):
     prefix_hit = _figure()
     requests = serializers.IntegerField(allow_null=True, help_text="Of the trace.")
     slo: Any = SloDocument()
+    prices = serializers.DictField(child=serializers.FloatField(), help_text="US$ of one GPU for one hour, by kind.")
     seeds = serializers.IntegerField(help_text="Draws that were simulated; 0: it is the closed form's.")
 
 
-class AdviceDocument(Plain):
+def _figures(help_text: str = "", **options: Any) -> Any:
+    return serializers.ListField(child=serializers.FloatField(**options), help_text=help_text)
+
+
+class KvTermsDocument(Plain):
+    """Twice the product of these are the bytes per token."""
+
+    layers = serializers.IntegerField()
+    kv_heads = serializers.IntegerField()
+    head_dim = serializers.IntegerField()
+    element_bytes = serializers.IntegerField()
+
+
+class LinkDocument(Plain):
+    """What a network makes of it."""
+
+    gbps = _figure()
+    ttft_ms = _figures("Prefill and transfer, by `tokens`.")
+
+
+class FirstTokenDocument(Plain):
+    """The least time to a first token on idle engines, by length of the prompt."""
+
+    engine = _text("That prefills.")
+    tokens = serializers.ListField(child=serializers.IntegerField())
+    prefill_ms = _figures()
+    links = LinkDocument(many=True)
+    mean_tokens = serializers.IntegerField()
+    mean_prefill_ms = _figure("Of the mean prompt.")
+
+
+class ModeByRateDocument(Plain):
+    """Of a mode's best layout; null where it cannot keep up."""
+
+    mode = serializers.ChoiceField(choices=Mode.choices)
+    layout = _text()
+    ttft_p99_ms = _figures(allow_null=True)
+    itl_p99_ms = _figures(allow_null=True)
+
+
+class ByRateDocument(Plain):
+    """Latencies by rate."""
+
+    rates = _figures("Requests/s.")
+    modes = ModeByRateDocument(many=True)
+
+
+class SplitPoolDocument(Plain):
+    """So many engines of a role."""
+
+    role = serializers.ChoiceField(choices=Role.choices)
+    engines = serializers.IntegerField()
+    gpus_per_engine = serializers.IntegerField()
+
+
+class SplitDocument(Plain):
+    """One layout at the rate. Latencies are null where it cannot keep up."""
+
+    mode = serializers.ChoiceField(choices=Mode.choices)
+    pools = SplitPoolDocument(many=True)
+    gpus = serializers.IntegerField()
+    ttft_p99_ms = _figure(**FIGURE)
+    itl_p99_ms = _figure(**FIGURE)
+    cost_per_hour = _figure("US$.")
+    cost_per_million_tokens = _figure("US$ per million output tokens.", **FIGURE)
+    within = serializers.BooleanField(help_text="Both targets are kept.")
+
+
+class SplitsDocument(Plain):
+    """Layouts that nothing beats in both cost and latency, the cheapest first."""
+
+    requests_per_second = _figure()
+    given = serializers.BooleanField(
+        help_text="False: what monolithic serving reaches on these GPUs, else most of the best."
+    )
+    layouts = SplitDocument(many=True)
+
+
+class ChartsDocument(Plain):
+    """Closed form, null where no layout keeps the targets at any rate."""
+
+    first_token: Any = FirstTokenDocument(allow_null=True)
+    by_rate: Any = ByRateDocument(allow_null=True)
+    splits: Any = SplitsDocument(allow_null=True)
+
+
+class OfflineAdviceDocument(Plain):
     """The advice. Shares are 0..1."""
 
     model = _text()
@@ -121,6 +208,8 @@ class AdviceDocument(Plain):
     flips = FlipDocument(many=True)
     transfer: Any = TransferDocument()
     inputs: Any = InputsDocument()
+    charts: Any = ChartsDocument()
+    kv_terms: Any = KvTermsDocument(allow_null=True, help_text="null: its layers differ or keep something else.")
 
 
 class AskedDocument(serializers.Serializer[Seen]):
@@ -130,7 +219,7 @@ class AskedDocument(serializers.Serializer[Seen]):
     state = _text(
         "waiting, working, done, or failed, where the closed form's advice is all there is: it may be asked again."
     )
-    advice: Any = AdviceDocument(allow_null=True, help_text="While it works: the closed form's, once it is there.")
+    advice: Any = OfflineAdviceDocument(allow_null=True, help_text="While it works: the closed form's, once it is there.")
     what = _text("What it works at.")
     share = _figure("Of the simulation that is done.", **FIGURE)
     reason = _text("Why the advice is the closed form's, though more was asked for.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 
 from rest_framework.request import Request
@@ -14,6 +15,7 @@ from controlplane.api.problems import Problem
 from controlplane.api.resource import Resource
 from controlplane.api.strict import NoQuery, read_body, read_query
 from controlplane.physics.advicedesk import DeskFull, Seen, desk
+from controlplane.telemetry.queries.prices import books
 
 TAG = "advisor"
 AGAIN_S = 1
@@ -28,14 +30,14 @@ class Advisor(Resource):
         read_query(request, NoQuery)
         body = read_body(request, AdvisorBody)
         try:
-            return _answer(desk().ask(question(body)))
+            return _answer(desk().ask(question(body, books().at(time.time()).per_hour())))
         except DeskFull as full:
             raise Problem(503, "unavailable", f"{full}.") from None
 
 
 class OneAdvice(Resource):
     @openapi.read(
-        "get_advice", TAG, AskedDocument, query=NoQuery, more={202: "It still works: the same, so far.", **REFUSED}
+        "get_asked_advice", TAG, AskedDocument, query=NoQuery, more={202: "It still works: the same, so far.", **REFUSED}
     )
     def get(self, request: Request, advice: str) -> Response:
         """The advice on a question that was asked, as far as it is known; it is dropped if nobody asks for it."""
