@@ -14,14 +14,15 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 from django.conf import settings
 
 from controlplane.common.broker import TRANSPORT
+from controlplane.common.valkey import for_celery
 from controlplane.core import names
 
 app = Celery("twinpool")
 app.conf.update(
-    broker_url=settings.VALKEY_URL,
+    broker_url=for_celery(settings.VALKEY_URL),
     broker_transport=TRANSPORT,
     worker_consumer="controlplane.common.consumer:SoundConsumer",  # by name: only the worker imports it
-    result_backend=settings.VALKEY_URL,
+    result_backend=for_celery(settings.VALKEY_URL),
     result_expires=60,
     task_default_queue=names.CONTROL_QUEUE,
     task_serializer="json",

@@ -20,7 +20,7 @@ from celery.worker.state import maybe_shutdown
 
 from controlplane.common.broker import TRANSPORT
 from controlplane.common.consumer import SoundConsumer
-from controlplane.common.valkey import CELERY, away
+from controlplane.common.valkey import CELERY, away, for_celery
 from controlplane.core import names
 from workers.node import Node
 
@@ -87,12 +87,21 @@ def make_app(node: Node) -> NodeApp:
     """The worker's application, with the tasks of names.TASK_*."""
     app = NodeApp("workers")
     app.node = node
+    queue = names.node_queue(node.config.node)
+    # Keys of this node's own: its user of the broker may touch no others (core.joining).
+    own = {
+        "unacked_key": f"{queue}.unacked",
+        "unacked_index_key": f"{queue}.unacked_index",
+        "unacked_mutex_key": f"{queue}.unacked_mutex",
+        "priority_steps": [0],
+    }
     app.conf.update(
         CELERY,
-        broker_url=node.config.broker_url,
+        broker_url=for_celery(node.config.broker_url),
         broker_transport=TRANSPORT,
-        result_backend=node.config.broker_url,
-        task_default_queue=names.node_queue(node.config.node),
+        broker_transport_options={**CELERY["broker_transport_options"], **own},
+        result_backend=for_celery(node.config.broker_url),
+        task_default_queue=queue,
         task_create_missing_queues=True,
         worker_consumer=NodeConsumer,
         worker_prefetch_multiplier=1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.asyncio import Redis
@@ -64,6 +64,14 @@ def usable(url: str) -> bool:
         return parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def for_celery(url: str) -> str:
+    """The URL as Celery takes it: with TLS it wants to be told that the server's certificate is checked."""
+    parts = urlsplit(url)
+    if parts.scheme != "rediss" or "ssl_cert_reqs=" in parts.query:
+        return url
+    return urlunsplit(parts._replace(query="&".join(filter(None, [parts.query, "ssl_cert_reqs=required"]))))
 
 
 def away(error: BaseException) -> str:

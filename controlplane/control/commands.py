@@ -27,6 +27,7 @@ WATCH = "control.watch"
 NOTIFY = "control.notify"
 PLAN = "control.plan"
 SEAL_AUDIT = "control.seal_audit"
+ADMIT = "control.admit"
 PROBE_PAIR = "control.probe_pair"
 TASKS = {
     "start": names.TASK_START_ENGINE,
@@ -97,7 +98,9 @@ def _ask(command: Command, timeout_s: float) -> dict[str, Any]:
 def _dispatch(command: Command, **options: Any) -> Any:
     key = node_key(config().fleet_secret(), command.node)
     envelope = seal(key, encode(command))
-    return app.send_task(TASKS[command.verb], args=[envelope], queue=names.node_queue(command.node), retry=False, **options)
+    queue = names.node_queue(command.node)
+    id = f"{queue}.{secrets.token_hex(16)}"  # so its answer lies where no other node's user of the broker may read
+    return app.send_task(TASKS[command.verb], args=[envelope], queue=queue, task_id=id, retry=False, **options)
 
 
 def read_spec(engine_id: str, rank: int = 0, leader: str = "") -> EngineSpec | None:

@@ -32,6 +32,7 @@ WATCH_S = 10.0
 """Between two looks for alerts."""
 BEAT_SCHEDULE = {
     "tick": {"task": commands.TICK, "schedule": BEAT_S, "options": {"expires": 2 * BEAT_S}},
+    "admit": {"task": commands.ADMIT, "schedule": BEAT_S, "options": {"expires": 2 * BEAT_S}},
     "watch": {"task": commands.WATCH, "schedule": WATCH_S, "options": {"expires": WATCH_S}},
     "plan": {"task": commands.PLAN, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},
     "measure": {"task": commands.MEASURE, "schedule": MINUTE_S, "options": {"expires": MINUTE_S}},

@@ -20,8 +20,10 @@ from controlplane.celery import app
 from controlplane.common.files import BadKey
 from controlplane.common.metrics import registry, serve
 from controlplane.common.places import read_place
+from controlplane.common.valkey import UNREACHABLE, describe
 from controlplane.config import config
 from controlplane.control import commands
+from controlplane.control.admission import Admission
 from controlplane.control.alerting.deliver import Notifier
 from controlplane.control.alerting.watch import Watcher
 from controlplane.control.auditing.notes import tell_left_out
@@ -99,6 +101,23 @@ def measure() -> None:
         measure_finished()
     except DatabaseError as error:
         log.warning("finished operations are not measured now: %s", type(error).__name__)
+
+
+@cache
+def the_admission() -> Admission:
+    return Admission()
+
+
+@app.task(name=commands.ADMIT)  # type: ignore[untyped-decorator]
+def admit() -> None:
+    """Who asks to join waits while a server is away."""
+    try:
+        close_old_connections()
+        the_admission().run()
+    except DatabaseError as error:
+        log.warning("nobody is let in now: %s", type(error).__name__)
+    except UNREACHABLE as error:
+        log.warning("nobody is let in now: %s", describe(error))
 
 
 @app.task(name=commands.SEAL_AUDIT)  # type: ignore[untyped-decorator]

@@ -90,6 +90,7 @@ def node_queue(node: str) -> str:
     return f"node.{node}"
 
 
+RESULT_PREFIX = "celery-task-meta-"  # Celery's own, of the keys and channels of answers
 CONTROL_QUEUE = "control"
 CONTROL_KEY = "control:ticked"  # when the control loop last ended a tick, Unix seconds
 

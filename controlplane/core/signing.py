@@ -51,6 +51,16 @@ def gang_key(fleet_secret: bytes, engine_id: str) -> bytes:
     return _derive(fleet_secret, f"gang:{engine_id}")
 
 
+def join_secret(fleet_secret: bytes, token: int, salt: str) -> bytes:
+    """What a join token proves itself with."""
+    return _derive(fleet_secret, f"join:{token}:{salt}")
+
+
+def purposed(secret: bytes, purpose: str) -> bytes:
+    """32 bytes that follow from a secret and tell nothing of it, for one purpose."""
+    return _derive(secret, f"purpose:{purpose}")
+
+
 def mask(key_of_node: bytes, engine_id: str, secret: bytes) -> bytes:
     """A 32-byte secret of this engine so that only its node can read it, and back again (XOR with a pad that is the node's
     own and never covers another secret)."""

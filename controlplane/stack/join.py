@@ -1,13 +1,9 @@
-"""Joining a real node: `join-token` on the control plane makes what `agent` on the node reads.
-
-A token holds the node's own key and the broker's address with its password: whoever has it can act as that node, no other.
-"""
+"""Joining a real node: `join-token` on the control plane makes the token, `agent` on the node joins with it, once, and
+keeps what it got: the node's own key and its own user of the broker."""
 
 from __future__ import annotations
 
 import argparse
-import base64
-import binascii
 import ipaddress
 import json
 import os
@@ -15,53 +11,30 @@ import select
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import django
 from django.db import OperationalError
 
-from controlplane.common.files import BadKey, read_key, write_private
-from controlplane.core import names, signing
+from controlplane.common.files import BadKey, write_private
+from controlplane.core import names
 from controlplane.core.codec import WrongShape, decode, encode
+from controlplane.core.joining import TOKEN_HOURS
 from controlplane.stack import endpoints, health
+from controlplane.stack.asking import join as ask_to_join
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder, chosen, read_json
+from controlplane.stack.jointoken import Joined, JoinToken, read_token
 from controlplane.stack.services import ROOT
 
 METRICS_PORT = 9464
 _PIPE_S = 20.0
 
 
-@dataclass(frozen=True)
-class JoinToken:
-    node: str
-    node_key: str = field(repr=False)
-    """Hex."""
-    valkey_url: str = field(repr=False)
-    telemetry_url: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        names.check_node_name(self.node)
-        if len(bytes.fromhex(self.node_key)) != 32:
-            raise ValueError("node_key must be 32 bytes")
-
-    def text(self) -> str:
-        return base64.urlsafe_b64encode(json.dumps(encode(self)).encode()).decode()
-
-    @classmethod
-    def read(cls, text: str) -> JoinToken:
-        """Raises StackError for anything but a token."""
-        try:
-            return decode(cls, json.loads(base64.urlsafe_b64decode(text.strip().encode())))
-        except (binascii.Error, ValueError, RecursionError, WrongShape):
-            raise StackError("this is no join token: copy the whole line that `manage.py join-token NODE` printed") from None
-
-
 def print_token(arguments: Sequence[str], root: Path) -> int:
-    """`join-token NODE [--address HOST[:PORT]]`: makes the node known, so that its agent's facts are taken, and prints the
-    token, which alone goes to standard output. The password of Valkey is the stored one: it is never an argument."""
+    """`join-token NODE [--address HOST[:PORT]] [--hours H]`: makes a token with which one machine joins once, and prints it,
+    alone on standard output."""
     parser = argparse.ArgumentParser(prog="manage.py join-token", description="Print a token for a node's agent (a secret).")
     parser.add_argument("node", help="the node's name: letters, digits, - and _")
     parser.add_argument(
@@ -70,10 +43,16 @@ def print_token(arguments: Sequence[str], root: Path) -> int:
         default="",
         help="how that node reaches the stack's Valkey (default: --join-address of `up`, else where the stack has it)",
     )
+    parser.add_argument(
+        "--hours", type=float, default=TOKEN_HOURS, metavar="H", help=f"it can be used so long (default {TOKEN_HOURS:g})"
+    )
     parser.add_argument("--state", metavar="DIR")
     read = parser.parse_args(arguments)
     state = chosen(read.state, root)
-    secret = _fleet_secret(state)
+    if names.ENV_FLEET_SECRET_FILE not in os.environ and not state.fleet_key.is_file():
+        raise StackError(
+            f"there is no control plane in {state.path}: start one with `manage.py up`, or name it with --state"
+        )
     try:
         names.check_node_name(read.node)
     except ValueError as error:
@@ -83,28 +62,13 @@ def print_token(arguments: Sequence[str], root: Path) -> int:
     if not broker:
         raise StackError(f"no Valkey is known yet: start the stack once, or set {names.ENV_VALKEY_URL}")
     url = join_url(broker, read.address or known.join_address)
+    telemetry = os.environ.get(names.ENV_TELEMETRY_URL) or known.telemetry_url
+    number, secret = _make(state, read.node, read.hours)
     if health.is_loopback(urlsplit(url).hostname or ""):
         message = "this token works on this machine only: start `up` with --join-address IP, or give --address"
         print(f"twinpool: {message}", file=sys.stderr)
-    _make_known(state, read.node)
-    key = signing.node_key(secret, read.node).hex()
-    telemetry = os.environ.get(names.ENV_TELEMETRY_URL) or known.telemetry_url
-    print(JoinToken(read.node, key, url, telemetry).text())
+    print(JoinToken(number, read.node, secret.hex(), url, without_user(telemetry)).text())
     return 0
-
-
-def _fleet_secret(state: StateFolder) -> bytes:
-    """Of the file that the environment names (no stack of `up`), else of the state folder. Raises StackError."""
-    if not (named := os.environ.get(names.ENV_FLEET_SECRET_FILE)):
-        if not state.fleet_key.is_file():
-            raise StackError(
-                f"there is no control plane in {state.path}: start one with `manage.py up`, or name it with --state"
-            )
-        return state.fleet_secret()
-    try:
-        return read_key(Path(named), "the fleet secret")
-    except BadKey as error:
-        raise StackError(str(error)) from error
 
 
 def run_agent(arguments: Sequence[str], root: Path) -> int:
@@ -123,7 +87,7 @@ def run_agent(arguments: Sequence[str], root: Path) -> int:
     )
     read = parser.parse_args(arguments)
     state = chosen(read.state, root).create(for_node=True)
-    token = _token(state)
+    token = _joined(state)
     key_file = state.secrets / "node.key"
     write_private(key_file, bytes.fromhex(token.node_key))
     home = state.node(token.node)
@@ -157,43 +121,59 @@ def address_towards(url: str) -> str:
         raise StackError(f"no way to {parts.hostname}: {error.strerror}; check the network, or give --address") from error
 
 
-def _make_known(state: StateFolder, node: str) -> None:
-    """The node's row, unless it is there. Without a database the operator is told what to do once there is one."""
+def _make(state: StateFolder, node: str, hours: float) -> tuple[int, bytes]:
+    """A new token's number and secret. Raises StackError."""
     endpoints.adopt(state)
     django.setup()
     from controlplane.control import actions
     from controlplane.control.actor import Actor
     from controlplane.control.auditing.events import note_secret
-    from controlplane.fleet.models import Node
+    from controlplane.control.refused import Refused
 
+    actor = Actor.command_line()
     try:
-        if not Node.objects.filter(name=node).exists():
-            actions.add_node(Actor.command_line(), node, reason="join-token")
-        note_secret(Actor.command_line().name, f"node:{node}")
-    except OperationalError:
-        message = f"twinpool: the database does not answer: run `manage.py add_node {node}` when the stack runs"
-        print(message, file=sys.stderr)
+        _, token, secret = actions.add_join_token(actor, node, hours=hours, reason="join-token")
+        note_secret(actor.name, f"node:{node}")
+    except Refused as refused:
+        raise StackError("; ".join(refused.reasons)) from refused
+    except BadKey as error:
+        raise StackError(str(error)) from error
+    except OperationalError as error:
+        raise StackError("the database does not answer: start the stack, then make the token again") from error
+    return token.pk, secret
 
 
-def _token(state: StateFolder) -> JoinToken:
-    """The token given now, which is then kept, else the kept one. Says which. Raises StackError."""
-    kept = state.join_file
+def _joined(state: StateFolder) -> Joined:
+    """What this machine is as a node: as the token given now says, which it joins with unless it has; else as it joined
+    before. Says which. Raises StackError."""
+    kept = _kept(state)
     source, text = names.ENV_JOIN_TOKEN, os.environ.get(names.ENV_JOIN_TOKEN, "").strip()
     if not text:
-        source, text = "standard input", _typed(has_other=kept.is_file()).strip()
-    if text:
-        token = JoinToken.read(text)
-        write_private(kept, json.dumps(encode(token)).encode())
-    elif kept.is_file():
-        source = str(kept)
-        try:
-            token = decode(JoinToken, read_json(kept))
-        except WrongShape as error:
-            raise StackError(f"{kept} is damaged: remove it and give the join token again") from error
-    else:
-        raise StackError(f"no join token: set {names.ENV_JOIN_TOKEN}, or pipe what `manage.py join-token NODE` printed")
+        source, text = "standard input", _typed(has_other=state.join_file.is_file()).strip()
+    if not text:
+        if kept is None:
+            raise StackError(f"no join token: set {names.ENV_JOIN_TOKEN}, or pipe what `manage.py join-token NODE` printed")
+        print(f"twinpool: node {kept.node}, which joined before ({state.join_file})", file=sys.stderr, flush=True)
+        return kept
+    token = read_token(text)
+    if isinstance(token, JoinToken) and kept is not None and kept.token == token.digest():
+        print(f"twinpool: node {kept.node}, which has joined with the token of {source}", file=sys.stderr, flush=True)
+        return kept
     print(f"twinpool: joining as node {token.node} with the token of {source}", file=sys.stderr, flush=True)
+    if isinstance(token, JoinToken):
+        return ask_to_join(state, token)
+    write_private(state.join_file, json.dumps(encode(token)).encode())
     return token
+
+
+def _kept(state: StateFolder) -> Joined | None:
+    """Raises StackError."""
+    if not state.join_file.is_file():
+        return None
+    try:
+        return decode(Joined, read_json(state.join_file))
+    except WrongShape as error:
+        raise StackError(f"{state.join_file} is damaged: remove it and join with a new token") from error
 
 
 def _typed(*, has_other: bool) -> str:
@@ -212,10 +192,10 @@ def _typed(*, has_other: bool) -> str:
 
 
 def join_url(url: str, address: str) -> str:
-    """The URL of a Valkey, password included, as it is reached at `address` (HOST or HOST:PORT; empty: as it is). Raises
+    """The URL of a Valkey without its user, as it is reached at `address` (HOST or HOST:PORT; empty: where it is). Raises
     StackError."""
     if not address:
-        return url
+        return without_user(url)
     parts = urlsplit(url)
     host = f"[{address}]" if _is_ipv6(address) else address
     try:
@@ -227,8 +207,12 @@ def join_url(url: str, address: str) -> str:
     if not good:
         raise StackError(f"--address {address:.80} is no address: write HOST or HOST:PORT, like 10.0.0.1:6379")
     bare = f"[{named.hostname}]" if ":" in (named.hostname or "") else named.hostname
-    login, at, _ = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{login}{at}{bare}" + (f":{port}" if port else "")))
+    return urlunsplit(parts._replace(netloc=f"{bare}" + (f":{port}" if port else "")))
+
+
+def without_user(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _is_ipv6(text: str) -> bool:

@@ -15,7 +15,7 @@ from django.core.management.base import CommandError
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.api.actions import add_token
+from controlplane.access.tokens import add_token
 from controlplane.control import actions
 from controlplane.control.auditing import notes
 from controlplane.control.keys import add_key
@@ -25,7 +25,7 @@ from controlplane.core.secretwords import HIDDEN, hide
 from controlplane.fleet import models
 from controlplane.fleet.models import AuditEntry
 from controlplane.stack.folder import StateFolder
-from controlplane.stack.join import _make_known
+from controlplane.stack.join import _make
 from tests.integration.control_kit import ANN
 from tests.integration.control_rows import fleet
 
@@ -170,8 +170,8 @@ def test_who_may_not_read_an_engines_log_is_refused_by_the_api_too() -> None:
 
 def test_a_join_token_that_is_printed_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = StateFolder(tmp_path / "state").create()
-    _make_known(state, "gpu-1")
-    _make_known(state, "gpu-1")
+    _make(state, "gpu-1", 1)
+    _make(state, "gpu-1", 1)
     assert [(subject, after) for _, subject, after in noted("secret_shown")] == [("node:gpu-1", {})] * 2
     assert models.Node.objects.filter(name="gpu-1").count() == 1
 

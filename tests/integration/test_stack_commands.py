@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,11 +12,12 @@ import pytest
 import redis
 
 from controlplane.common.valkey import away
+from controlplane.core.codec import encode
 from controlplane.stack import endpoints
 from controlplane.stack.commands import _django
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder
-from controlplane.stack.join import JoinToken
+from controlplane.stack.jointoken import Joined
 from controlplane.stack.ports import free_port
 from controlplane.stack.postgres import EmbeddedPostgres
 from controlplane.stack.testing import StartedValkey
@@ -111,17 +113,16 @@ def test_a_reader_that_had_enough_ends_no_command_with_a_complaint() -> None:
 
 
 def test_a_joined_node_is_shown_and_stopped_and_holds_no_control_plane(tmp_path: Path, valkey_url: str) -> None:
-    state, token = tmp_path / "state", JoinToken("joined", "ab" * 32, valkey_url).text()
+    state = tmp_path / "state"
+    folder = StateFolder(state).create(for_node=True)
+    folder.join_file.write_text(json.dumps(encode(Joined("joined", "ab" * 32, valkey_url))))
     words = ("agent", "--accelerators", "cpu:1", "--address", "127.0.0.1", "--state", str(state))
     command = [sys.executable, "manage.py", *words]
     with (
         (tmp_path / "log").open("w") as log,
-        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=log) as agent,
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=log) as agent,
     ):
         try:
-            assert agent.stdin
-            agent.stdin.write(token.encode() + b"\n")
-            agent.stdin.close()
             with redis.Redis.from_url(valkey_url) as client:
                 until("joined", lambda: client.get("fact:agent:joined"))
             shown = typed("status", "--state", str(state))

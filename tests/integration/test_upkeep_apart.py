@@ -10,13 +10,15 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 from pydantic import SecretStr
 
-from controlplane.core import names, signing
+from controlplane.core import joining, names
 from controlplane.core.codec import encode
 from controlplane.core.protocol import VERSION, EngineRoute, ModelRoute, RoutingTable
+from controlplane.fleet.models import JoinToken as JoinTokenRow
 from controlplane.settings import _database
-from controlplane.stack.join import JoinToken
+from controlplane.stack.jointoken import JoinToken, read_token
 from controlplane.stack.services import ROOT
 from controlplane.stack.testing import SERVERS
 from tests.integration.router_process import router_process
@@ -48,16 +50,25 @@ def test_a_router_is_not_told_nonsense() -> None:
         assert refused.returncode == 2 and "--stop-s must be 0 to 86400 seconds" in refused.stderr
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_token_is_made_where_the_environment_alone_names_the_servers(valkey_url: str, tmp_path: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("TWINPOOL_DATABASE")}
+    env = {name: value for name, value in os.environ.items() if name != names.ENV_STATE}
     env |= {names.ENV_STATE: str(tmp_path), names.ENV_FLEET_SECRET_FILE: str(SERVERS.state.fleet_key)}
-    made = manage(env, "join-token", "gpu-1", "--address", "valkey.internal:6379")
-    assert made.returncode == 0 and "manage.py add_node gpu-1" in made.stderr, made.stderr
-    token = JoinToken.read(made.stdout)
-    assert token.node_key == signing.node_key(SERVERS.state.fleet_secret(), "gpu-1").hex()
-    assert token.valkey_url.endswith("@valkey.internal:6379/0")
+    made = manage(env, "join-token", "gpu-1", "--address", "valkey.internal:6379", "--hours", "2")
+    assert made.returncode == 0, made.stderr
+    token, row = read_token(made.stdout), JoinTokenRow.objects.get()
+    assert isinstance(token, JoinToken) and (token.id, token.node) == (row.pk, row.node.name)
+    assert token.secret == joining.token_secret(SERVERS.state.fleet_secret(), row.pk, row.salt).hex()
+    assert token.valkey_url == "redis://valkey.internal:6379/0"
+    listed = json.loads(manage(env, "list_join_tokens").stdout)
+    assert (listed["token"], listed["node"], listed["state"]) == (row.pk, "gpu-1", "valid")
+    assert manage(env, "revoke_join_token", str(row.pk)).returncode == 0
+    assert json.loads(manage(env, "list_join_tokens").stdout)["state"] == "revoked"
+    assert "revoked already" in manage(env, "revoke_join_token", str(row.pk)).stderr
     refused = manage(env | {names.ENV_FLEET_SECRET_FILE: str(tmp_path / "none")}, "join-token", "gpu-1")
     assert refused.returncode == 1 and refused.stderr.count("\n") == 1 and "the fleet secret" in refused.stderr
+    refused = manage(env | {names.ENV_DATABASE_URL: "postgresql://x@127.0.0.1:1/x"}, "join-token", "gpu-1")
+    assert refused.returncode == 1 and "the database does not answer" in refused.stderr
 
 
 def test_how_postgresql_is_reached_is_in_its_url() -> None:

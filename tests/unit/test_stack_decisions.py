@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 from pathlib import Path
@@ -9,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from controlplane.core import names
-from controlplane.stack import endpoints, health, options, ports, run, targets
+from controlplane.core.codec import encode
+from controlplane.stack import endpoints, health, join, options, ports, run, targets
 from controlplane.stack.commands import _take_state
 from controlplane.stack.endpoints import External
 from controlplane.stack.errors import StackError, explained
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.install_errors import explain
-from controlplane.stack.join import JoinToken, _token, join_url
+from controlplane.stack.join import _joined, join_url
+from controlplane.stack.jointoken import Joined, JoinToken, read_token
 from controlplane.stack.output import LogFile, last_error
 from controlplane.stack.ports import free_port
 from controlplane.stack.services import PATIENCE_S, SOURCES, STOP_S, Service
@@ -129,16 +132,25 @@ def test_a_url_that_cannot_be_one_is_refused_without_showing_it(environ: dict[st
 
 
 def test_a_join_token_is_read_back_and_hides_its_secrets() -> None:
-    token = JoinToken("gpu-1", "ab" * 32, "redis://:pw@10.0.0.5:6379/0")
-    assert JoinToken.read(token.text() + "\n") == token
-    assert "pw" not in repr(token)
+    token = JoinToken(1, "gpu-1", "ab" * 32, "redis://10.0.0.5:6379/0")
+    assert read_token(token.text() + "\n") == token
     assert "abab" not in repr(token)
 
 
-@pytest.mark.parametrize("text", ["", "x", "e30=", "W10=", "AAAA", JoinToken("n", "ab" * 32, "u").text()[:40], "é"])
+def test_a_token_of_an_earlier_version_is_what_it_says() -> None:
+    kept = Joined("gpu-1", "ab" * 32, "redis://:pw@10.0.0.5:6379/0")
+    text = base64.urlsafe_b64encode(json.dumps(encode(kept)).encode()).decode()
+    assert read_token(text) == kept
+    assert not {"pw", "abab"} & set(repr(kept).split("'"))
+
+
+TOKEN = JoinToken(1, "n", "ab" * 32, "redis://h:1/0")
+
+
+@pytest.mark.parametrize("text", ["", "x", "e30=", "W10=", "AAAA", TOKEN.text()[:40], "é"])
 def test_what_is_no_join_token_is_refused(text: str) -> None:
     with pytest.raises(StackError, match="no join token"):
-        JoinToken.read(text)
+        read_token(text)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a/b", "..", "a b", "a" * 64, "a\n"])
@@ -150,14 +162,14 @@ def test_a_name_that_could_leave_its_folder_is_no_node(name: str) -> None:
 @pytest.mark.parametrize(
     ("address", "url"),
     [
-        ("", "redis://:p%40w@127.0.0.1:6379/0"),
-        ("10.0.0.1", "redis://:p%40w@10.0.0.1:6379/0"),
-        ("valkey.example:7000", "redis://:p%40w@valkey.example:7000/0"),
-        ("fd00::1", "redis://:p%40w@[fd00::1]:6379/0"),
-        ("[fd00::1]:7000", "redis://:p%40w@[fd00::1]:7000/0"),
+        ("", "redis://127.0.0.1:6379/0"),
+        ("10.0.0.1", "redis://10.0.0.1:6379/0"),
+        ("valkey.example:7000", "redis://valkey.example:7000/0"),
+        ("fd00::1", "redis://[fd00::1]:6379/0"),
+        ("[fd00::1]:7000", "redis://[fd00::1]:7000/0"),
     ],
 )
-def test_a_node_is_given_the_stored_password_with_the_address_it_reaches(address: str, url: str) -> None:
+def test_a_token_has_the_address_that_the_node_reaches_and_no_password(address: str, url: str) -> None:
     assert join_url("redis://:p%40w@127.0.0.1:6379/0", address) == url
 
 
@@ -175,28 +187,36 @@ def test_a_damaged_token_in_the_state_folder_is_told_with_its_remedy(
     state = StateFolder(tmp_path / "state").create(for_node=True)
     (state.secrets / "join.json").write_text(kept)
     monkeypatch.setattr("sys.stdin", (tmp_path / "stdin").open("w+"))
-    with pytest.raises(StackError, match=r"join\.json is damaged: remove it and give the join token again"):
-        _token(state)
+    with pytest.raises(StackError, match=r"join\.json is damaged: remove it and join with a new token"):
+        _joined(state)
 
 
 def test_a_join_token_given_now_wins_over_the_stored_one_which_is_used_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old, new = (JoinToken(name, "ab" * 32, "redis://:pw@10.0.0.5:6379/0") for name in ("old", "new"))
+    def ask(state: StateFolder, token: JoinToken) -> Joined:
+        joined = Joined(token.node, "cd" * 32, token.valkey_url, token=token.digest())
+        state.join_file.write_text(json.dumps(encode(joined)))
+        return joined
+
+    monkeypatch.setattr(join, "ask_to_join", ask)
+    old, new = (JoinToken(n, name, f"{n}b" * 32, "redis://10.0.0.5:6379/0") for n, name in ((1, "old"), (2, "new")))
     state = StateFolder(tmp_path / "state").create(for_node=True)
     monkeypatch.delenv(names.ENV_JOIN_TOKEN, raising=False)
     for given in (old.text(), "", new.text() + "\n", ""):
         (tmp_path / "stdin").write_text(given)
         monkeypatch.setattr("sys.stdin", (tmp_path / "stdin").open())
-        _token(state)
-    monkeypatch.setenv(names.ENV_JOIN_TOKEN, old.text())
-    _token(state)
-    assert [line.removeprefix("twinpool: joining as node ") for line in capsys.readouterr().err.splitlines()] == [
-        "old with the token of standard input",
-        f"old with the token of {state.secrets / 'join.json'}",
-        "new with the token of standard input",
-        f"new with the token of {state.secrets / 'join.json'}",
-        f"old with the token of {names.ENV_JOIN_TOKEN}",
+        _joined(state)
+    for given in (old.text(), old.text()):
+        monkeypatch.setenv(names.ENV_JOIN_TOKEN, given)
+        _joined(state)
+    assert [line.removeprefix("twinpool: ") for line in capsys.readouterr().err.splitlines()] == [
+        "joining as node old with the token of standard input",
+        f"node old, which joined before ({state.join_file})",
+        "joining as node new with the token of standard input",
+        f"node new, which joined before ({state.join_file})",
+        f"joining as node old with the token of {names.ENV_JOIN_TOKEN}",
+        f"node old, which has joined with the token of {names.ENV_JOIN_TOKEN}",
     ]
 
 

@@ -10,6 +10,7 @@ from controlplane.control.actions.canaries import end_canary, promote_canary, se
 from controlplane.control.actions.change import NewStep, forbid, record_change
 from controlplane.control.actions.channels import add_channel, remove_channel, try_channel, update_channel
 from controlplane.control.actions.engines import drain_engine, exchange_roles, restart_engine, retry_engine, undrain_engine
+from controlplane.control.actions.joining import add_join_token, revoke_join_token
 from controlplane.control.actions.modes import set_mode
 from controlplane.control.actions.nodes import add_node, cordon_node, remove_node, uncordon_node
 from controlplane.control.actions.planning import PlannerChange, set_planner
@@ -31,6 +32,7 @@ __all__ = [
     "Selector",
     "Update",
     "add_channel",
+    "add_join_token",
     "add_node",
     "apply_model",
     "approve_proposal",
@@ -61,6 +63,7 @@ __all__ = [
     "resume",
     "retire_model",
     "retry_engine",
+    "revoke_join_token",
     "roll_out",
     "rollback",
     "scale_pool",
