@@ -8,17 +8,18 @@ from typing import Any, get_args
 
 from rest_framework import serializers
 
-from controlplane.api.bodies import AnyObject
+from controlplane.api.bodies import AnyObject, Named
 from controlplane.api.strict import Number, Strict, Text, Whole
 from controlplane.control.newmodel import MAX_CONFIG_BYTES
 from controlplane.core.advisor import Transport
+from controlplane.core.cost import MOST_PER_HOUR
 from controlplane.core.gpus import UnknownGpu, gpu
 from controlplane.core.protocol import Slo
 from controlplane.physics.advicequestion import MAX_TRACE_CHARS, Question
 from controlplane.physics.advising import MAX_HIT, MAX_SEEDS, SEEDS
 from controlplane.physics.asked import MAX_GBPS, MAX_GPUS, MAX_MS
 from controlplane.physics.catalog import config_names
-from controlplane.physics.traffic import MAX_TOKENS
+from controlplane.physics.traffic import MAX_RATE, MAX_TOKENS
 
 
 def known_gpu(kind: str) -> None:
@@ -56,6 +57,12 @@ class AdvisorBody(Strict):
     slo_ttft_ms = Number(max_value=MAX_MS, default=Slo.ttft_ms)
     slo_itl_ms = Number(max_value=MAX_MS, default=Slo.itl_ms)
     kv_dtype = Text(max_length=40, default="auto", help_text="Of the KV cache, e.g. fp8; auto: the model's own.")
+    prices = Named(
+        child=Number(min_value=0, max_value=MOST_PER_HOUR),
+        required=False,
+        help_text="US$ of one GPU for one hour by kind; of kinds that are left out the price book's.",
+    )
+    rate = Number(max_value=MAX_RATE, required=False, help_text="Requests/s that splits are suggested for.")
     seeds = Whole(
         min_value=0, max_value=MAX_SEEDS, default=SEEDS, help_text="Draws of the traffic to simulate; 0: closed form only."
     )
@@ -67,9 +74,14 @@ class AdvisorBody(Strict):
             )
         return config
 
+    def validate_prices(self, prices: Mapping[str, float]) -> Mapping[str, float]:
+        for kind in prices:
+            known_gpu(kind)
+        return prices
+
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        for name in ("network_gbps", "slo_ttft_ms", "slo_itl_ms"):
-            if attrs[name] <= 0:
+        for name in ("network_gbps", "slo_ttft_ms", "slo_itl_ms", "rate"):
+            if attrs.get(name, 1.0) <= 0:
                 raise serializers.ValidationError({name: "Must be above 0."})
         if ("model" in attrs) == ("config" in attrs):
             raise serializers.ValidationError({"model": "Give either a model or a config."})
@@ -81,6 +93,9 @@ class AdvisorBody(Strict):
         return attrs
 
 
-def question(body: Mapping[str, Any]) -> Question:
-    """Of a checked body."""
-    return Question(**body)
+def question(body: Mapping[str, Any], book: Mapping[str, float]) -> Question:
+    """Of a checked body. `book`: US$ per GPU-hour by kind, of those whose price nobody gave in the body."""
+    kinds = {body[name] for name in ("gpu", "prefill_gpu", "decode_gpu") if name in body}
+    given = body.get("prices", {})
+    prices = {kind: given.get(kind, book[kind]) for kind in sorted(kinds) if kind in given or kind in book}
+    return Question(**{**body, "prices": prices})

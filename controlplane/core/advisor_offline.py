@@ -7,34 +7,29 @@ and passes the ratio between both on, so that what an input changes is judged fr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from controlplane.core import kvsize
 from controlplane.core.advisor_checks import transfer_s
-from controlplane.core.advisor_flips import MOST_GBPS, MOST_GPUS, hardware_knobs
 from controlplane.core.advisor_gain import gain_of
-from controlplane.core.advisor_types import Gain, Knob, Measured, ModeForecast, Situation, Transport
+from controlplane.core.advisor_types import Gain, Measured, ModeForecast, Situation, Transport
 from controlplane.core.capacity import local_cells
 from controlplane.core.perf import DoesNotFit
 from controlplane.core.planner_search import Layouted, Search, half_loaded
 from controlplane.core.planner_types import ModelNow, PoolNow
 from controlplane.core.protocol import Mode, Role, Slo
 from controlplane.core.shapes import Shape
-from controlplane.core.workload import Cell, Mix
+from controlplane.core.workload import Mix
 
 TCP_SHARE = 0.5
 """Of the network that TCP reaches when KV goes through both hosts. A guess."""
 DEGREES = (1, 2, 4, 8)
-Seen = tuple[Situation, Callable[[], Gain | None]]
 MODES: tuple[Mode, ...] = ("monolithic", "disaggregated", "conditional")
 PRECISION = 1.03
 """Of a highest rate, relative."""
 LOWEST_RATE = 1e-3
-TURN = 16.0
-"""An input is turned up to so many times its value, or its inverse."""
-COARSE = 1.5
 MAX_NUM_SEQS = 1024
 
 
@@ -82,8 +77,13 @@ class Offline:
             kv_dtype=self.kv_dtype,
             network_gbps=self.gbps,
             max_num_seqs=MAX_NUM_SEQS,
+            modes=MODES[1:],
         )
         return Search(model, self.mix, strict=True, most_gpus=self.gpus)
+
+    def with_degrees(self, degrees: Mapping[Role, tuple[int, ...]]) -> Offline:
+        """With only these tensor-parallel degrees to try; of roles that are left out as before."""
+        return replace(self, degrees={**self.degrees, **degrees})
 
     @cached_property
     def situation(self) -> Situation:
@@ -178,94 +178,3 @@ def transfer_times(offline: Offline, tokens: int) -> dict[str, float]:
         "wire_ms_at_400_gbps": transfer_s(size, 400) * 1e3,
         "wire_ms": transfer_s(size, offline.gbps) * 1e3,
     }
-
-
-def knobs(asked: Offline) -> tuple[Knob, ...]:
-    """Every input, turned with all that depends on it: KV, decode share and gain. Degrees are those of the best
-    layouts, or twice as much."""
-    offline = _chosen(asked)
-    mix = offline.mix
-    scales = (
-        ("prompt", mix.prompt_tokens, lambda factor: _scaled(mix, factor, 1.0)),
-        ("output", mix.output_tokens, lambda factor: _scaled(mix, 1.0, factor)),
-    )
-    found = [
-        Knob(
-            name,
-            now,
-            max(2.0, now / TURN),
-            now * TURN,
-            lambda value, now=now, scaled=scaled: _seen(replace(offline, mix=scaled(value / now))),  # type: ignore[misc]
-            lambda value: f"{value:,.0f} tokens",
-            step=COARSE,
-        )
-        for name, now, scaled in scales
-    ]
-    found.append(
-        Knob(
-            "prefix hits",
-            mix.prefix_hit_share,
-            0.01,
-            0.99,
-            lambda value: _seen(replace(offline, mix=_cached(mix, value))),
-            lambda value: f"{100 * value:.0f} %",
-            whole=False,
-            step=COARSE,
-        )
-    )
-    return (*found, *_hardware(offline))
-
-
-def _hardware(offline: Offline) -> Iterator[Knob]:
-    def changed(situation: Situation) -> Seen:
-        return _seen(
-            replace(
-                offline,
-                gpus=situation.gpus,
-                network_gbps=situation.network_gbps,
-                transport=situation.transport,
-            )
-        )
-
-    for knob in hardware_knobs(offline.situation, changed):
-        if isinstance(knob.now, str):
-            yield knob
-            continue
-        top = {"GPUs": MOST_GPUS, "network": MOST_GBPS}[knob.name]
-        yield replace(knob, low=max(1.0, knob.now / TURN), high=min(top, knob.now * TURN), step=COARSE)
-
-
-def _chosen(offline: Offline) -> Offline:
-    """With the degrees and rates of its best layouts to look for first."""
-    degrees: dict[Role, tuple[int, ...]] = {}
-    near: dict[Mode, float] = {}
-    for mode in MODES[:2]:
-        best = offline.best(mode)
-        if best:
-            near[mode] = best[0]
-            degrees |= {pool.role: (pool.tensor_parallel, 2 * pool.tensor_parallel) for pool in best[1].pools}
-    return replace(offline, degrees=degrees, near=near)
-
-
-def _seen(offline: Offline) -> Seen:
-    return offline.situation, lambda: offline.gain
-
-
-def _scaled(mix: Mix, prompt: float, output: float) -> Mix:
-    return Mix(
-        tuple(
-            Cell(
-                cell.requests,
-                max(1.0, cell.prompt_tokens * prompt),
-                max(2.0, cell.output_tokens * output),
-                cell.cached_tokens * prompt,
-            )
-            for cell in mix.cells
-        )
-    )
-
-
-def _cached(mix: Mix, share: float) -> Mix:
-    return Mix(
-        tuple(cell._replace(cached_tokens=min(cell.prompt_tokens - 1, cell.prompt_tokens * share)) for cell in mix.cells)
-    )

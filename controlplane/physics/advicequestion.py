@@ -3,7 +3,7 @@
 `python -m controlplane.physics.advicequestion` reads a Question as JSON on its standard input and writes a line of JSON as
 soon as there is one: ["closed", document] (the closed form, after a second, while it simulates), ["progress", {"what",
 "share"}], and at last ["final", document], ["unsimulated", "why"] or ["refused", "why"], documents being those of
-physics.advising.
+physics.advising with what physics.advicecharts draws.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from controlplane.core.advisor import Transport
 from controlplane.core.forecast import TooLoose
 from controlplane.core.protocol import Slo
+from controlplane.physics.advicecharts import charts, kv_terms
 from controlplane.physics.advising import SEEDS, AdviceRequest, advise_offline, document
 from controlplane.physics.catalog import read_config
 from controlplane.physics.traces import TraceRefused, trace_of
@@ -36,7 +37,7 @@ Tell = Callable[[str, Any], None]
 class Question:
     """`model`: a name of catalog.config_names, if there is no `config`. `trace`: recorded requests as text, instead of the
     mean `input_tokens` and `output_tokens`. `prefix_hit`: 0..0.99; None: the trace's own, or 0. `seeds`: draws to simulate;
-    0: the closed form only."""
+    0: the closed form only. `prices`: US$ per GPU-hour by kind. `rate`: requests/s that layouts are looked for."""
 
     gpus: int
     gpu: str
@@ -54,6 +55,8 @@ class Question:
     slo_itl_ms: float = Slo.itl_ms
     kv_dtype: str = "auto"
     seeds: int = SEEDS
+    prices: Mapping[str, float] = field(default_factory=dict)
+    rate: float | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -89,6 +92,8 @@ class Question:
             slo=Slo(self.slo_ttft_ms, self.slo_itl_ms),
             kv_dtype=self.kv_dtype,
             seeds=self.seeds,
+            prices=self.prices,
+            rate=self.rate,
         )
 
 
@@ -101,9 +106,10 @@ def answer(question: Question, tell: Tell) -> None:
     try:
         asked = question.asked()
         closed = replace(asked, seeds=0)
-        tell("closed" if asked.seeds else "final", document(advise_offline(closed), closed))
+        drawn = {"charts": charts(closed), "kv_terms": kv_terms(asked.offline.shape, asked.kv_dtype)}
+        tell("closed" if asked.seeds else "final", document(advise_offline(closed), closed) | drawn)
         if asked.seeds:
-            tell("final", document(advise_offline(asked, report), asked))
+            tell("final", document(advise_offline(asked, report), asked) | drawn)
     except TooLoose as loose:
         tell("unsimulated", f"This is the closed form: {loose}."[:MAX_REASON])
     except ValueError as refused:  # every refusal of physics and core is one, and says what would do

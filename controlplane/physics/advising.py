@@ -14,7 +14,9 @@ from typing import Any
 
 from controlplane.core import kvsize
 from controlplane.core.advisor import TRANSPORTS, Advice, ModeForecast, Transport, advise
-from controlplane.core.advisor_offline import MAX_NUM_SEQS, MODES, Offline, knobs, transfer_times
+from controlplane.core.advisor_knobs import knobs
+from controlplane.core.advisor_offline import MAX_NUM_SEQS, MODES, Offline, transfer_times
+from controlplane.core.cost import MOST_PER_HOUR
 from controlplane.core.forecast import (
     Arrival,
     Criterion,
@@ -37,7 +39,7 @@ from controlplane.physics.forecastdoc import rounded
 from controlplane.physics.forecasting import Report
 from controlplane.physics.phases import stored_shape
 from controlplane.physics.traces import Trace
-from controlplane.physics.traffic import MAX_TOKENS
+from controlplane.physics.traffic import MAX_RATE, MAX_TOKENS
 from controlplane.physics.workload import NO_LIMIT, Distribution, draw
 
 SEEDS = 3
@@ -55,7 +57,7 @@ class AdviceRequest:
 
     `input`, `output`: mean tokens; with a `trace` they are not looked at. `prefix_hit`: share of a prompt's KV that the
     decode side holds, 0..0.99; None: the trace's own, or 0. `network_gbps`: of each engine. `prices`: US$ per
-    GPU-hour by kind.
+    GPU-hour by kind, list prices where a kind has none. `rate`: requests/s that layouts are looked for.
     """
 
     model: str
@@ -76,6 +78,7 @@ class AdviceRequest:
     weights: str = "auto"
     seeds: int = SEEDS
     prices: Mapping[str, float] = field(default_factory=dict)
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         checks.whole("gpus", self.gpus, 1, MAX_GPUS)
@@ -91,9 +94,20 @@ class AdviceRequest:
                 raise ForecastRefused("the traffic is not known: give --input and --output, or a --trace")
             checks.whole("input", self.input, 1, MAX_TOKENS)
             checks.whole("output", self.output, 2, MAX_TOKENS)
+        if self.rate is not None:
+            checks.positive("rate", self.rate, MAX_RATE, "requests/s")
+        for kind, price in self.prices.items():
+            gpu(kind)
+            checks.not_negative(f"price of {kind}", price, MOST_PER_HOUR)
         for kind in {self.gpu, self.prefill_gpu or self.gpu, self.decode_gpu or self.gpu}:
             gpu(kind)
         kvsize.transfer_bytes_per_token(stored_shape(self.config, self.weights), self.kv_dtype)
+
+    @property
+    def price_of(self) -> dict[str, float]:
+        """US$ per GPU-hour of the kinds that are asked about."""
+        kinds = dict.fromkeys((self.prefill_gpu or self.gpu, self.decode_gpu or self.gpu))
+        return {kind: self.prices.get(kind, gpu(kind).price_per_hour) for kind in kinds}
 
     @property
     def offline(self) -> Offline:
@@ -194,6 +208,7 @@ def document(advice: Advice, asked: AdviceRequest) -> dict[str, Any]:
             "prefix_hit": rounded(offline.mix.prefix_hit_share),
             "requests": offline.samples,
             "slo": {"ttft_ms": asked.slo.ttft_ms, "itl_ms": asked.slo.itl_ms},
+            "prices": asked.price_of,
             "seeds": asked.seeds if asked.trace is None else min(1, asked.seeds),
         },
     }
@@ -272,7 +287,8 @@ def layout_of(found: Layouted) -> Layout:
 
 def _per_million(asked: AdviceRequest, offline: Offline, layout: Layout, rate: float) -> float | None:
     tokens = rate * offline.mix.output_tokens
-    cost = sum(asked.prices.get(kind, gpu(kind).price_per_hour) * count for kind, count in layout.gpus_by_kind.items())
+    prices = asked.price_of
+    cost = sum(prices[kind] * count for kind, count in layout.gpus_by_kind.items())
     return cost / (tokens * 3600) * 1e6 if tokens else None
 
 

@@ -11,6 +11,8 @@ import pytest
 from django.core.management import call_command
 from jsonschema import Draft202012Validator
 
+from controlplane.control.actions import set_price
+from controlplane.control.actor import Actor
 from controlplane.physics.catalog import read_config
 from tests.console_web import Web
 from tests.integration.api_kit import Client, problem, shared_web, token_of
@@ -64,6 +66,7 @@ def test_a_viewer_is_advised_by_the_reference_numbers(client: Client) -> None:
     assert advice["verdict"] == "yes" and [check["state"] for check in advice["checks"]] == ["pass"] * 6
     assert len(advice["forecasts"]) == 3 and advice["gain"]["low"] > 0 and advice["flips"]
     assert advice["inputs"]["seeds"] == 0
+    assert advice["kv_terms"] == {"layers": 80, "kv_heads": 8, "head_dim": 128, "element_bytes": 2}
     again = client.post("advisor", json=QUESTION)
     assert again.status_code == 200 and again.json()["advice"] == advice, "an answer is kept"
 
@@ -96,6 +99,29 @@ def test_short_requests_stay_whole_and_the_sentence_says_why(client: Client) -> 
     assert advice["verdict"] == "no" and advice["mode"] == "monolithic" and "210 prompt" in advice["sentence"]
 
 
+def test_prices_are_the_price_books_unless_others_are_given_and_every_cost_is_at_them(client: Client) -> None:
+    set_price(Actor("ada", "admin"), "h100-sxm", "4.00")
+    body = without(gpus=32, rate=2.0)
+    by_book, given = (told(client, each).json()["advice"] for each in (body, body | {"prices": {"h100-sxm": 1.0}}))
+    assert by_book["inputs"]["prices"] == {"h100-sxm": 4.0} and given["inputs"]["prices"] == {"h100-sxm": 1.0}
+    dear, cheap = (advice["forecasts"][0]["cost_per_million_tokens"] for advice in (by_book, given))
+    assert dear == pytest.approx(4 * cheap, rel=1e-4)
+    splits = by_book["charts"]["splits"]
+    assert splits["given"] and splits["requests_per_second"] == 2.0 and splits["layouts"]
+    assert all(each["gpus"] <= 32 and each["cost_per_hour"] == pytest.approx(4 * each["gpus"]) for each in splits["layouts"])
+    assert [each["gpus"] for each in splits["layouts"]] == sorted(each["gpus"] for each in splits["layouts"])
+    assert any(each["within"] for each in splits["layouts"])
+
+
+def test_the_least_time_to_a_first_token_is_prefill_and_the_transfer_of_each_network(client: Client) -> None:
+    drawn = told(client, QUESTION).json()["advice"]["charts"]["first_token"]
+    assert drawn["mean_tokens"] == 4096 and drawn["mean_tokens"] in drawn["tokens"]
+    at = drawn["tokens"].index(4096)
+    wire = {link["gbps"]: link["ttft_ms"][at] - drawn["mean_prefill_ms"] for link in drawn["links"]}
+    assert round(wire[100]) == 107 and round(wire[400]) == 27 and set(wire) == {10, 25, 100, 400}
+    assert drawn["prefill_ms"] == sorted(drawn["prefill_ms"])
+
+
 def test_a_config_and_a_trace_stand_for_model_and_lengths(client: Client) -> None:
     rows = [{"at_s": index, "prompt_tokens": 1000 + index, "output_tokens": 100} for index in range(150)]
     trace = "\n".join(map(json.dumps, rows))
@@ -122,6 +148,10 @@ def test_a_config_and_a_trace_stand_for_model_and_lengths(client: Client) -> Non
         (without(slo_itl_ms=-1), "slo_itl_ms", "above 0"),
         (without(prefix_hit=1), "prefix_hit", "less than or equal to 0.99"),
         (without(transport="udp"), "transport", "not a valid choice"),
+        (without(rate=0), "rate", "above 0"),
+        (without(prices={"h100-sxm": -1}), "prices.h100-sxm", "greater than or equal to 0"),
+        (without(prices={"h900": 1.0}), "prices", "h100-sxm"),
+        (without(prices=[2.6]), "prices", "dictionary"),
         (without(seeds=11), "seeds", "less than or equal to 10"),
         (without("model", config={"a": "x" * (1 << 20)}), "config", "leave out"),
         (without("input_tokens", "output_tokens", trace="x" * ((1 << 20) + 1)), "trace", "no more than"),

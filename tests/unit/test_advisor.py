@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from controlplane.core.advisor import Advice, Measured, ModeForecast, Situation, Verdict, advise
 from controlplane.core.advisor_checks import all_checks, transfer_s
 from controlplane.core.kvsize import kv_bytes_per_token
+from controlplane.core.protocol import Slo
 from controlplane.physics.advising import AdviceRequest, advise_offline
 from controlplane.physics.catalog import read_config
 
@@ -164,6 +165,22 @@ def test_long_documents_on_64_gpus_with_rdma_gain_by_the_forecast_too() -> None:
     assert advice.gain is not None
     assert advice.gain.low > 0.2
     assert {flip.input for flip in advice.flips} >= {"GPUs", "transport", "network"}
+    assert {flip.input for flip in advice.flips} >= {"TTFT target", "ITL target", "GPU"}
+
+
+@pytest.mark.parametrize("name", ["TTFT target", "ITL target"])
+def test_the_value_that_changes_the_verdict_does_so_when_it_is_asked_about(name: str) -> None:
+    flip = {each.input: each for each in advise_offline(asked()).flips}[name]
+    assert isinstance(flip.value, float)
+    slo = Slo(ttft_ms=flip.value) if name == "TTFT target" else Slo(itl_ms=flip.value)
+    assert advise_offline(asked(slo=slo)).verdict == flip.verdict
+
+
+def test_a_kind_of_gpu_that_cannot_hold_the_model_is_not_told_as_a_remedy() -> None:
+    large = AdviceRequest(
+        "llama-3.1-405b", read_config("llama-3.1-405b"), 16, "h200-sxm", 400.0, input=4096, output=300, seeds=0
+    )
+    assert "l4" not in {flip.value for flip in advise_offline(large).flips}
 
 
 def test_prompts_of_210_tokens_stay_monolithic_however_long_the_answers() -> None:
