@@ -1,4 +1,4 @@
-"""When a sample was really taken, on the broker's clock, whatever the source's clock says. Pure.
+"""When a sample was really taken, on the broker's clock, whatever the source's clock says; which second it stands for. Pure.
 
 The stream's ids are Valkey's time of arrival: one clock for all sources. A source's clock differs from it by an offset; the
 smallest delay between "taken" and "arrived" seen lately is that offset plus almost no waiting time (Cristian, 1989).
@@ -9,6 +9,9 @@ from __future__ import annotations
 TRUSTED_S = 1.0
 """Clocks this close are left alone: correcting them would only add the jitter of the estimate."""
 WINDOW_S = 60.0
+NEAR_S = 0.25
+"""A sample this close to the turn of a second may stand for the second beside it."""
+FORGET_S = 60.0
 LATE_S = 120.0
 """A source holds records back for less than this; a larger jump of the delay means that its clock was set."""
 
@@ -36,3 +39,32 @@ class SourceClock:
         best = min(best, delay)
         offset = best if abs(best) > TRUSTED_S else 0.0
         return min(at + offset, received)
+
+
+class NodeSeconds:
+    """Which second a node's sample stands for. A node samples once a second; when that is near the turn of a second, two
+    samples lie in one and none in the next, and one of them stands for its neighbour."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int]] = {}
+        """Per node its newest sample and the second that it stood for."""
+
+    def of(self, node: str, at: float) -> int:
+        """Records that were taken together stand for the same second."""
+        second = int(at)
+        last_at, last = self._last.get(node, (0.0, 0))
+        since_s = at - last_at
+        if 0 <= since_s < NEAR_S:
+            return last
+        if since_s < 0:  # late
+            return second
+        if second == last and at - second > 1 - NEAR_S:
+            second += 1
+        elif second == last + 2 and at - second < NEAR_S:
+            second -= 1
+        self._last[node] = (at, second)
+        return second
+
+    def forget(self, now: float) -> None:
+        """Nodes that have not told for long."""
+        self._last = {node: last for node, last in self._last.items() if now - last[0] < FORGET_S}

@@ -1,12 +1,15 @@
 """From samples to rows: one per node and second, then minutes and ten seconds, closed once their time is over. Pure.
 
 A bucket is written when the stream has moved past its end by LATE_S; what comes later counts in the oldest open bucket, so
-that sums stay right. Rows have natural keys: samples read again after a restart make the same rows again.
+that sums stay right. Minutes of GPUs and pairs, thousands at once in a large fleet, are written over SPREAD_S. Rows have
+natural keys: samples read again after a restart make the same rows again.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
@@ -20,6 +23,7 @@ from controlplane.telemetry.accumulators import (
     PairMinute,
     PoolMinute,
 )
+from controlplane.telemetry.clocks import NodeSeconds
 from controlplane.telemetry.deltas import EngineCounters
 from controlplane.telemetry.records import Row, Sample, busy, finished_at
 from controlplane.telemetry.tables import REQUEST, Batch, moment
@@ -27,7 +31,8 @@ from controlplane.telemetry.view import FleetView
 
 LATE_S = 3.0
 SECOND_S, TEN_SECONDS_S, MINUTE_S = 1, 10, 60
-LONGEST_OPEN_S = MINUTE_S + LATE_S
+SPREAD_S = 6
+LONGEST_OPEN_S = MINUTE_S + LATE_S + SPREAD_S
 """No bucket that started earlier than this before the watermark is still open."""
 MAX_AGE_S = 86_400.0
 """A request that claims to have arrived longer before its record than this has a wrong clock; its record's time is taken."""
@@ -45,6 +50,9 @@ class Rollups:
         self._watermark = 0.0
         self._counters = EngineCounters()
         self._open: dict[tuple[object, ...], Bucket] = {}
+        self._due: defaultdict[float, list[tuple[object, ...]]] = defaultdict(list)
+        """Keys of open buckets by the watermark at which they are written."""
+        self._seconds = NodeSeconds()
         self._ready = Batch()
 
     def consume(self, sample: Sample[Row], view: FleetView) -> None:
@@ -70,31 +78,33 @@ class Rollups:
 
     def closed(self) -> Batch:
         """The rows finished since the last call."""
-        for key in [key for key, bucket in self._open.items() if self._is_over(bucket)]:
-            bucket = self._open.pop(key)
-            if bucket.start >= self._write_from:
-                bucket.add_to(self._ready)
+        for due in sorted(due for due in self._due if due <= self._watermark):
+            for key in self._due.pop(due):
+                bucket = self._open.pop(key)
+                if bucket.start >= self._write_from:
+                    bucket.add_to(self._ready)
         batch, self._ready = self._ready, Batch()
         self._counters.forget(self._watermark)
+        self._seconds.forget(self._watermark)
         return batch
-
-    def _is_over(self, bucket: Bucket) -> bool:
-        return bucket.start + bucket.width_s + LATE_S <= self._watermark
 
     def _start(self, at: float, width_s: int) -> int:
         """The bucket for something that happened at `at`: its own, or the oldest that is still open."""
         oldest_open = int((self._watermark - LATE_S) // width_s) * width_s
         return max(int(at // width_s) * width_s, oldest_open)
 
-    def _bucket(self, key: tuple[object, ...], make: Callable[[], B]) -> B:
-        """The open bucket of this key, whose first part names its class."""
+    def _bucket(self, key: tuple[object, ...], make: Callable[[], B], spread_by: str = "") -> B:
+        """The open bucket of this key, whose first part names its class. `spread_by`: those of different names are not all
+        written at once."""
         found = self._open.get(key)
         if found is None:
             found = self._open[key] = make()
+            delay_s = zlib.crc32(spread_by.encode()) % (SPREAD_S + 1) if spread_by else 0
+            self._due[found.start + found.width_s + LATE_S + delay_s].append(key)
         return cast(B, found)
 
     def _node_second(self, node: str, at: float) -> NodeSecond:
-        start = self._start(at, SECOND_S)
+        start = self._start(self._seconds.of(node, at), SECOND_S)
         return self._bucket(("node", node, start), lambda: NodeSecond(start, SECOND_S, node))
 
     def _gpus(self, node: str, rows: tuple[GpuRow, ...], at: float, view: FleetView) -> None:
@@ -108,7 +118,7 @@ class Rollups:
                 model = view.engines[engine].model if engine in view.engines else ""
                 pool = self._pool(model, role, start)
             share_of_it = busy(row)
-            minute = self._bucket(("gpu", row.uuid, start), partial(GpuMinute, start, MINUTE_S, row.uuid))
+            minute = self._bucket(("gpu", row.uuid, start), partial(GpuMinute, start, MINUTE_S, row.uuid), row.uuid)
             minute.add(node, row, role, share_of_it)
             pool.add_gpu(row, share_of_it)
 
@@ -133,7 +143,8 @@ class Rollups:
     def _pair(self, row: RequestRow, at: float) -> PairMinute:
         key = (row.model, row.prefill_engine, row.decode_engine)
         start = self._start(at, MINUTE_S)
-        return self._bucket(("pair", *key, start), lambda: PairMinute(start, MINUTE_S, *key))
+        engines = f"{row.prefill_engine} {row.decode_engine}"
+        return self._bucket(("pair", *key, start), lambda: PairMinute(start, MINUTE_S, *key), engines)
 
     def _request(self, row: RequestRow, sample: Sample[Row]) -> None:
         finished = finished_at(sample, row)

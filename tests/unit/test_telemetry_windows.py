@@ -17,7 +17,7 @@ from controlplane.core.sketches import Sketch, merged
 from controlplane.telemetry.deltas import NOTHING, EngineCounters, Gain
 from controlplane.telemetry.intake import Intake, Refusals
 from controlplane.telemetry.records import Sample
-from controlplane.telemetry.rollups import Rollups
+from controlplane.telemetry.rollups import SPREAD_S, Rollups
 from controlplane.telemetry.tables import (
     ENGINE_10S,
     GPU_MINUTE,
@@ -213,7 +213,9 @@ def test_buckets_close_when_their_time_is_over() -> None:
     assert len(table(batch, REQUEST)) == 62
     rollups.advance(T0 + 63)
     batch = rollups.closed()
-    (pool,), (gpu,), (model,) = table(batch, POOL_MINUTE), table(batch, GPU_MINUTE), table(batch, MODEL_MINUTE)
+    (pool,), (model,) = table(batch, POOL_MINUTE), table(batch, MODEL_MINUTE)
+    rollups.advance(T0 + 63 + SPREAD_S)
+    (gpu,) = table(rollups.closed(), GPU_MINUTE) or table(batch, GPU_MINUTE)
     assert (pool["role"], pool["generation_tokens"], pool["busy_seconds"], pool["running"]) == ("prefill", 295, 30, 1)
     assert (gpu["busy"], gpu["samples"], gpu["memory_used_bytes"], gpu["dram"]) == (0.5, 60, 7, None)
     assert (model["ok"], model["output_tokens"], model["cut"]) == (60, 180, 0)
@@ -269,6 +271,47 @@ def test_samples_of_a_clock_that_is_off_are_in_the_seconds_in_which_they_came(sk
     assert len(seconds) in (69, 70, 71)  # at the edge of two seconds a sample may fall into its neighbour
     assert seconds[0] in (-1, 0, 1)
     assert seconds[-1] in (68, 69, 70)
+
+
+@given(
+    st.floats(0, 1, exclude_max=True),
+    st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=90),
+)
+def test_every_second_of_a_node_has_the_row_of_its_own_sample(phase: float, jitter: list[float]) -> None:
+    """Wherever in the second it samples, though no two seconds are equally long."""
+    rollups = Rollups()
+    taken = [T0 + number + phase + each for number, each in enumerate(jitter)]
+    for number, at in enumerate(taken):
+        rollups.consume(sample(at, "gpu", GpuRow("g0", tensor=number / 100)), VIEW)
+        rollups.consume(sample(at, "node", NodeRow("n1", cpu=number / 100)), VIEW)
+    rollups.advance(T0 + 200)
+    rows = table(rollups.closed(), NODE_SECOND)
+    assert [row["cpu"] for row in rows] == [number / 100 for number in range(len(taken))]
+    assert all(row["tensor"] == [row["cpu"]] for row in rows)
+    starts = [row["at"].timestamp() for row in rows]
+    assert starts == [starts[0] + number for number in range(len(taken))]
+    assert all(-0.25 < at - start < 1.25 for at, start in zip(taken, starts, strict=True))
+
+
+def test_a_second_in_which_a_node_told_nothing_has_no_row() -> None:
+    rollups = Rollups()
+    for at in (0.9, 2.1, 2.9, 5.1, 6.5, 8.4, 9.4):
+        rollups.consume(sample(T0 + at, "gpu", GpuRow("g0", tensor=0.5)), VIEW)
+    rollups.advance(T0 + 20)
+    found = [row["at"].timestamp() - T0 for row in table(rollups.closed(), NODE_SECOND)]
+    assert found == [0, 1, 2, 5, 6, 8, 9]
+
+
+def test_minutes_of_many_gpus_are_written_over_some_seconds_each_once() -> None:
+    rollups, written = Rollups(), []
+    for number in range(100):
+        rollups.consume(sample(T0, "gpu", GpuRow(f"g{number}", tensor=0.5)), VIEW)
+    for second in range(60, 75):
+        rollups.advance(T0 + second)
+        written.append([row["uuid"] for row in table(rollups.closed(), GPU_MINUTE)])
+    assert sorted(uuid for uuids in written for uuid in uuids) == sorted(f"g{number}" for number in range(100))
+    assert max(map(len, written)) < 30
+    assert written[:3] == [[], [], []] and not any(written[3 + SPREAD_S + 1 :])
 
 
 def test_a_node_and_its_gpus_share_a_row() -> None:
