@@ -1,4 +1,4 @@
-"""The ingest process: follows the telemetry stream, publishes live rows every second, and has a thread store the rest.
+"""The ingest process: follows the telemetry stream, publishes live rows every second, and has threads store the rest.
 
 Every loop outlives its servers: while Valkey is away it waits with back-off, while PostgreSQL is away live rows go on.
 """
@@ -29,6 +29,7 @@ from controlplane.telemetry.keeper import Keeper
 from controlplane.telemetry.metrics import Following, ingest_series
 from controlplane.telemetry.publish import Publisher
 from controlplane.telemetry.traces import TraceQueue, is_usable
+from controlplane.telemetry.upkeep import Upkeep
 from controlplane.telemetry.view import FleetView
 from controlplane.telemetry.windows import HORIZON_S
 
@@ -54,7 +55,8 @@ class Ingest:
         self._buffer = Buffer()
         refusals = Refusals()
         self._traces = TraceQueue() if is_usable(config().traces_url) else None
-        self._keeper = Keeper(self._buffer, refusals, self._stopped, self._traces)
+        self._upkeep = Upkeep(self._stopped)
+        self._keeper = Keeper(self._buffer, refusals, self._stopped, self._upkeep, self._traces)
         self._board = Board()
         self._intake = Intake(refusals)
         self._clock_offset_s = 0.0
@@ -66,7 +68,8 @@ class Ingest:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        self._keeper.start()
+        for thread in (self._upkeep, self._keeper):
+            thread.start()
         sender = self._start_sender()
         # Records live for seconds and hold no cycles: looking through all of them often took a tenth of the process's time.
         gc.freeze()
@@ -84,7 +87,8 @@ class Ingest:
             for task in (stopping, *tasks):
                 task.cancel()
             await asyncio.gather(stopping, *tasks, return_exceptions=True)
-            await asyncio.to_thread(self._keeper.join, 5.0)
+            for thread in (self._upkeep, self._keeper):
+                await asyncio.to_thread(thread.join, 5.0)
             self._no_more_traces.set()
             if sender is not None:
                 await asyncio.to_thread(sender.join, LAST_TRACES_S)
@@ -104,9 +108,11 @@ class Ingest:
         return sender
 
     async def _watch(self) -> None:
-        while self._keeper.is_alive():  # noqa: ASYNC110  # the end of a thread cannot be awaited
+        threads = (self._upkeep, self._keeper)
+        while all(thread.is_alive() for thread in threads):  # noqa: ASYNC110  # the end of a thread cannot be awaited
             await asyncio.sleep(PUBLISH_EVERY_S)
-        raise RuntimeError("the thread that stores telemetry has died (its error is above)")
+        died = " and ".join(thread.does for thread in threads if not thread.is_alive())
+        raise RuntimeError(f"the thread that {died} has died (its error is above)")
 
     def _series(self) -> Iterator[Metric]:
         return ingest_series(self._now(), self._following, self._intake, self._keeper, self._traces)
@@ -116,11 +122,11 @@ class Ingest:
         return time.time() + self._clock_offset_s
 
     def _view(self) -> FleetView:
-        return self._keeper.view or FleetView()
+        return self._upkeep.view or FleetView()
 
     async def _follow(self) -> None:
         """Read the stream for ever; begin ten minutes ago, so that all windows are full at once."""
-        await asyncio.to_thread(self._keeper.seen.wait, FIRST_VIEW_WITHIN_S)
+        await asyncio.to_thread(self._upkeep.seen.wait, FIRST_VIEW_WITHIN_S)
         position: str | None = None
         backoff_s = 0.0
         clock_at = 0.0
@@ -177,7 +183,7 @@ class Ingest:
             while True:
                 due = max(due + PUBLISH_EVERY_S, time.monotonic())
                 await asyncio.sleep(due - time.monotonic())
-                if (view := self._keeper.view) is None:
+                if (view := self._upkeep.view) is None:
                     continue
                 now = self._now()
                 topics = live_rows.topics(self._board, view, now)

@@ -1,65 +1,68 @@
-"""The thread that talks to PostgreSQL: reads the fleet about every second, stores what the stream brought, keeps partitions.
+"""The thread that stores what the stream brought.
 
-It alone waits when PostgreSQL is away; live rows go on with the fleet as it was last known. Nothing is lost as long as it is
-in the stream: the position is stored with the rows, and after an outage or a restart reading goes on from there.
+It waits when PostgreSQL is away; live rows go on with the fleet as it was last known. Nothing is lost as long as it is in
+the stream: the position is stored with the rows, and after an outage or a restart reading goes on from there.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections.abc import Iterable, Mapping
 
 import redis
-from django.db import connection
 
 from controlplane.config import config
-from controlplane.telemetry import fleet_view, stream
+from controlplane.telemetry import stream
 from controlplane.telemetry.buffer import Buffer
 from controlplane.telemetry.intake import Intake, Refusals, position_time
 from controlplane.telemetry.partitions import Partitions, keep
+from controlplane.telemetry.patient import PatientThread
 from controlplane.telemetry.records import Row, Sample
 from controlplane.telemetry.rollups import LONGEST_OPEN_S, Rollups
 from controlplane.telemetry.tables import Batch
 from controlplane.telemetry.traces import TraceQueue
+from controlplane.telemetry.upkeep import Upkeep
 from controlplane.telemetry.view import FleetView
-from controlplane.telemetry.writer import FAILED, Writer, last_position
+from controlplane.telemetry.writer import Writer, last_position
 
-log = logging.getLogger(__name__)
-
-TICK_S = 1.0
-MAX_BACKOFF_S = 10.0
-MAINTAIN_EVERY_S = 60.0
-READ_SHARE = 0.1
-"""Of its processor time it reads the fleet with this at the most: a large one is read every few seconds."""
+FLUSH_EVERY_S = 1.0
+"""Of the stream's time, while the past is read."""
 OVERLAP_S = 2 * LONGEST_OPEN_S
 """Read again after a restart: whole buckets for those that were open, and a base line for their counters."""
 
 
-class Keeper(threading.Thread):
-    """`view` is the newest fleet that could be read, None until the first; `seen` is set with it."""
+class Keeper(PatientThread):
+    does = "stores telemetry"
+    waits = "telemetry is not stored for now, the stream keeps it"
+    goes_on = "telemetry is stored again"
+    every_s = 0.5
 
-    def __init__(self, buffer: Buffer, refusals: Refusals, stop: threading.Event, traces: TraceQueue | None = None) -> None:
-        super().__init__(name="keeper", daemon=True)
-        self.view: FleetView | None = None
-        self.seen = threading.Event()
+    def __init__(
+        self,
+        buffer: Buffer,
+        refusals: Refusals,
+        stop: threading.Event,
+        upkeep: Upkeep,
+        traces: TraceQueue | None = None,
+    ) -> None:
+        """`upkeep`: knows the fleet; nothing is stored before it does."""
+        super().__init__(stop)
         self.consumed_to: float | None = None
         """Everything that arrived before is in PostgreSQL or in an open bucket. Unix seconds on Valkey's clock."""
-        self.storing = True
-        self.failures = 0
         self._buffer = buffer
-        self._stop_event = stop
+        self._upkeep = upkeep
         self._partitions = Partitions(keep(config()))
         self._writer = Writer(self._partitions)
         self._rollups: Rollups | None = None
         self._position = "0-0"
+        self._stored: str | None = None
+        """The position that was stored last."""
+        self._in_doubt = False
+        """Whether PostgreSQL still has it."""
         self._refusals = refusals
         self._traces = traces
         self._intake = Intake(refusals)
         self._pending = Batch()
-        self._maintained_at = 0.0
-        self._read_again_at = 0.0
         self._flushed_to = 0.0
 
     @property
@@ -68,34 +71,17 @@ class Keeper(threading.Thread):
 
     @property
     def partition_counts(self) -> Mapping[str, int]:
-        return self._partitions.counts
+        return self._partitions.counts + self._upkeep.partitions.counts
 
-    def run(self) -> None:
-        backoff_s, due = 0.0, time.monotonic()
-        while not self._stop_event.is_set():
-            due = max(due + TICK_S, time.monotonic())
-            try:
-                self._tick()
-            except (*FAILED, redis.RedisError, OSError) as error:
-                if not backoff_s:
-                    log.warning("telemetry is not stored for now, the stream keeps it: %s", _first_line(error))
-                backoff_s = min(backoff_s * 2 or TICK_S, MAX_BACKOFF_S)
-                self.failures += 1
-                self.storing = False
-                connection.close()
-            else:
-                self.storing = True
-                if backoff_s:
-                    log.info("telemetry is stored again")
-                backoff_s = 0.0
-            self._stop_event.wait(max(backoff_s, due - time.monotonic()))
-        connection.close()
+    def recover(self) -> None:
+        self._in_doubt = True
 
-    def _tick(self) -> None:
-        view = self._fleet()
-        if time.monotonic() - self._maintained_at >= MAINTAIN_EVERY_S or not self._maintained_at:
-            self._partitions.maintain(time.time())
-            self._maintained_at = time.monotonic()
+    def tick(self) -> None:
+        view = self._upkeep.view
+        if view is None:
+            return
+        if self._in_doubt:
+            self._look_what_is_stored()
         rollups = self._rollups or self._resume()
         self._write_pending()
         share = self._buffer.take()
@@ -108,13 +94,12 @@ class Keeper(threading.Thread):
         self._flush(rollups)
         self.consumed_to = share.watermark
 
-    def _fleet(self) -> FleetView:
-        if self.view is None or time.monotonic() >= self._read_again_at:
-            began = time.thread_time()
-            self.view = fleet_view.read()
-            self.seen.set()
-            self._read_again_at = time.monotonic() + (time.thread_time() - began) / READ_SHARE - TICK_S
-        return self.view
+    def _look_what_is_stored(self) -> None:
+        """A server that crashed has lost the last transactions (the writer does not wait for its disk): then everything from
+        the position that it has is made again."""
+        if last_position() not in (self._stored, self._position):
+            self._rollups = None
+        self._in_doubt = False
 
     def _resume(self) -> Rollups:
         """Where rows end, or the whole stream when none were ever written (or the stream was begun anew)."""
@@ -129,13 +114,14 @@ class Keeper(threading.Thread):
         if self._traces is not None and stored is not None:
             self._traces.begin_after(stored)
         self._intake, self._rollups = Intake(self._refusals), rollups
+        self._stored, self._pending, self._flushed_to = stored, Batch(), 0.0
         self._buffer.leave()
         return rollups
 
     def _catch_up(self, rollups: Rollups, view: FleetView) -> None:
         """Read the stream from the own position to its end, then go on with what its follower decodes anyway."""
         with stream.connect() as valkey:
-            while not self._stop_event.is_set():
+            while not self._stopped.is_set():
                 if self._read(valkey, "+", rollups, view) < stream.PAGE:
                     break
             last = self._buffer.rejoin()
@@ -151,7 +137,7 @@ class Keeper(threading.Thread):
             self.consumed_to = position_time(self._position)
             rollups.advance(self.consumed_to)
             # Pages of a large fleet are parts of a second, in which hardly anything closes.
-            if len(entries) < stream.PAGE or self.consumed_to - self._flushed_to >= TICK_S:
+            if len(entries) < stream.PAGE or self.consumed_to - self._flushed_to >= FLUSH_EVERY_S:
                 self._flush(rollups)
         return len(entries)
 
@@ -170,8 +156,4 @@ class Keeper(threading.Thread):
         """Rows that were taken out of the roll-ups stay here until PostgreSQL has them; nothing is read meanwhile."""
         if len(self._pending):
             self._writer.write(self._pending, self._position, position_time(self._position))
-            self._pending = Batch()
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            self._stored, self._pending = self._position, Batch()

@@ -53,7 +53,7 @@ def ingest_series(
         [((side,), None if reached is None else max(0.0, now - reached)) for side, reached in lags.items()],
         ("side",),
     )
-    yield gauge("twinpool_ingest_storing", "0 while rows cannot be stored: the stream keeps them.", one(keeper.storing))
+    yield gauge("twinpool_ingest_storing", "0 while rows cannot be stored: the stream keeps them.", one(keeper.well))
     yield counter("twinpool_ingest_store_failures_total", "Attempts to store that failed.", one(keeper.failures))
     rows = {"written": 0, "refused": 0} | dict(keeper.row_counts)
     yield counter("twinpool_ingest_rows_total", "Rows for PostgreSQL; refused ones are dropped.", by(rows), ("result",))

@@ -50,6 +50,9 @@ class Writer:
 
     def _write_all(self, batch: Batch, position: str, at: float, copy: Callable[[Table, list[Values]], None]) -> None:
         with transaction.atomic():
+            with connection.cursor() as cursor:
+                # A crash may take the last of these, each with its position: whoever writes reads on from there.
+                cursor.execute("SET LOCAL synchronous_commit = off")
             for table, rows in batch.rows.items():
                 copy(table, list(rows.values()))
             with connection.cursor() as cursor:

@@ -248,6 +248,35 @@ def test_without_postgresql_live_rows_go_on_and_the_stream_keeps_the_rest(
     assert "stored again" in ingest.said
 
 
+def test_what_a_crash_of_postgresql_took_with_it_is_stored_again(
+    ingest: Ingest, fleet: dict[str, Any], valkey: redis.Redis, postgres: EmbeddedPostgres
+) -> None:
+    """The writer does not wait for the server's disk, so the last transactions may be gone, with their positions."""
+    sender = Fleet(valkey)
+    end = time.time() - 20
+    sender.history(30, end)
+    ingest.start()
+    until(lambda: one("SELECT count(*) FROM telemetry_request") == 30)
+    before = ask("SELECT last_id, at FROM telemetry_position")[0]
+    for second in range(10):
+        sender.second(end + second)
+    until(lambda: one("SELECT count(*) FROM telemetry_node_second") >= 35)
+    until(lambda: one("SELECT count(*) FROM telemetry_request") == 40)
+    connection.close()
+    with psycopg.connect(postgres.urls.admin.rsplit("/", 1)[0] + "/twinpool") as crash:
+        crash.execute("LOCK TABLE telemetry_position IN ACCESS EXCLUSIVE MODE")
+        crash.execute("DELETE FROM telemetry_request WHERE id IN ('r31', 'r35', 'r40')")
+        crash.execute("DELETE FROM telemetry_node_second WHERE at >= %s", [datetime.fromtimestamp(end, UTC)])
+        crash.execute("UPDATE telemetry_position SET last_id = %s, at = %s", before)
+        crash.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'twinpool' AND pid <> pg_backend_pid()"
+        )
+    sender.second()
+    until(lambda: one("SELECT count(*) FROM telemetry_request") == 41)
+    until(lambda: one("SELECT count(*) FROM telemetry_node_second") >= 39)
+    assert "stored again" in ingest.said
+
+
 def test_when_valkey_comes_back_ingest_goes_on(ingest: Ingest, fleet: dict[str, Any], tmp_path: Path) -> None:
     own = StartedValkey(tmp_path / "valkey", free_port(), "secret-of-this-test")
     with (tmp_path / "valkey.log").open("ab") as log:
@@ -315,7 +344,7 @@ def test_the_fleet_is_read_in_a_fixed_number_of_queries(fleet: dict[str, Any], d
     assert view.role_of("e-prefill") == "prefill"
 
 
-def test_an_error_nobody_foresaw_in_the_storing_thread_ends_the_process(
+def test_an_error_nobody_foresaw_in_a_thread_ends_the_process(
     transactional_db: None, valkey: redis.Redis, tmp_path: Path
 ) -> None:
     broken = """
@@ -331,4 +360,4 @@ execute_from_command_line(["manage.py", "ingest"])
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=WITHIN_S)
     assert ended.returncode not in (0, -signal.SIGTERM)
     assert b"ZeroDivisionError" in ended.stderr
-    assert b"the thread that stores telemetry has died" in ended.stderr
+    assert b"the thread that reads the fleet has died" in ended.stderr

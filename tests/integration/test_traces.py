@@ -27,6 +27,7 @@ from controlplane.telemetry.otlp import TraceSender
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.testing import Source, request_row
 from controlplane.telemetry.traces import TraceQueue
+from controlplane.telemetry.upkeep import Upkeep
 from tests.integration.ingest_kit import Ingest, until
 from tests.metrics_pages import Page
 
@@ -143,14 +144,17 @@ def test_what_was_stored_before_a_restart_is_not_exported_again(transactional_db
         values = [names.TELEMETRY_STREAM, stored[-1], datetime.now(UTC)]
         cursor.execute("INSERT INTO telemetry_position (stream, last_id, at) VALUES (%s, %s, %s)", values)
     traces, stop = TraceQueue(), threading.Event()
-    keeper = Keeper(Buffer(), Refusals(), stop, traces)
-    keeper.start()
+    upkeep = Upkeep(stop)
+    keeper = Keeper(Buffer(), Refusals(), stop, upkeep, traces)
+    for thread in (upkeep, keeper):
+        thread.start()
     try:
         until(lambda: traces.waiting)
         assert [row.id for _, row in traces.take(10)] == ["r-3"]
     finally:
         stop.set()
-        keeper.join(60)
+        for thread in (upkeep, keeper):
+            thread.join(60)
 
 
 def test_a_collector_that_comes_late_gets_everything_that_fits(caplog: pytest.LogCaptureFixture) -> None:
