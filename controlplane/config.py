@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from functools import cache
 from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -37,6 +40,26 @@ class Config(BaseSettings):
     api_reads_per_minute: int = Field(default=6000, ge=1)
     api_changes_per_minute: int = Field(default=300, ge=1)
     """What one user may ask of the REST API, counted by each web process."""
+    session_idle_minutes: int = Field(default=480, ge=5, le=43_200)
+    session_hours: int = Field(default=72, ge=1, le=8760)
+    """A session of the console ends when nobody did anything for so long, and in any case so long after signing in."""
+    second_factor: Literal["auto", "admins", "optional"] = "auto"
+    """Who needs one. auto: admins, where the console has an address beyond this machine."""
+    oidc_issuer: str = ""
+    """https address of an OpenID provider with which people may sign in; empty: with passwords alone."""
+    oidc_client_id: str = ""
+    oidc_client_secret_file: Path | None = None
+    oidc_name: str = Field(default="single sign-on", max_length=40)
+    """What the button says."""
+    oidc_scopes: str = "openid profile email"
+    oidc_username_claim: str = "preferred_username"
+    oidc_groups_claim: str = "groups"
+    oidc_roles: str = ""
+    """GROUP=ROLE, separated by commas: which groups of the provider give which role; the highest counts."""
+    oidc_teams: str = ""
+    """GROUP=TEAM, separated by commas."""
+    oidc_default_role: Literal["", "viewer"] = ""
+    """Of people whom no group gives a role; empty: they may not come in."""
     webhook_networks: str = ""
     """Networks that webhooks of alerts may reach though they are not public, separated by commas (10.1.0.0/16)."""
     smtp_url: SecretStr | None = None
@@ -82,6 +105,22 @@ class Config(BaseSettings):
             read_smtp(url.get_secret_value())
         return url
 
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _issuer(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if url and (parts.scheme != "https" and not (parts.scheme == "http" and is_this_machine(parts.hostname or ""))):
+            raise ValueError("must be https (http only on this machine)")
+        if url and (not parts.hostname or parts.query or parts.fragment or parts.username):
+            raise ValueError("must be an address without query, fragment and user")
+        return url.rstrip("/")
+
+    @field_validator("oidc_roles", "oidc_teams")
+    @classmethod
+    def _pairs(cls, text: str) -> str:
+        read_pairs(text)
+        return text
+
     @property
     def traces_url(self) -> str:
         """The whole address to which traces are to be sent, not checked; empty: nowhere."""
@@ -96,6 +135,28 @@ class Config(BaseSettings):
 
     def origins(self) -> list[str]:
         return [origin.strip() for origin in self.console_origins.split(",") if origin.strip()]
+
+
+    def admins_need_second_factor(self) -> bool:
+        if self.second_factor == "auto":
+            return not all(is_this_machine(urlsplit(origin).hostname or "") for origin in self.origins())
+        return self.second_factor == "admins"
+
+
+def is_this_machine(host: str) -> bool:
+    """Of a name or address in a URL, that nobody elsewhere reaches it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def read_pairs(text: str) -> dict[str, str]:
+    """`A=B,C=D` by what is before the last equals sign. Raises ValueError."""
+    pairs = [part.strip().rpartition("=") for part in text.split(",") if part.strip()]
+    if not all(left and right for left, _, right in pairs):
+        raise ValueError("must be GROUP=NAME, separated by commas")
+    return {left.strip(): right.strip() for left, _, right in pairs}
 
 
 class BadSetting(ValueError):

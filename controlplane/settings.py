@@ -55,6 +55,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "controlplane.access.middleware.SignedIn",
     "django.contrib.messages.middleware.MessageMiddleware",
     "axes.middleware.AxesMiddleware",
     "controlplane.console.middleware.NulAddress",
@@ -112,16 +113,22 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "controlplane.access.passwords.NoDressedUpCommonPassword"},
 ]
+SIGNED_IN_BACKEND = "django.contrib.auth.backends.ModelBackend"
+SECOND_FACTOR_FOR_ADMINS = _config.admins_need_second_factor()
 AXES_FAILURE_LIMIT = 8
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
-AXES_LOCKOUT_CALLABLE = "controlplane.console.views.locked_out"
+AXES_LOCKOUT_CALLABLE = "controlplane.console.signin.locked_out"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "fleet"
 LOGOUT_REDIRECT_URL = "login"
+SESSION_IDLE_S = _config.session_idle_minutes * 60
+SESSION_ABSOLUTE_S = _config.session_hours * 3600
+SESSION_COOKIE_AGE = min(SESSION_IDLE_S, SESSION_ABSOLUTE_S)
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 # Where every address of the console is https, cookies travel no other way, and browsers are told to ask no other way.
@@ -147,7 +154,7 @@ CONTENT_SECURITY_POLICY = {
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["controlplane.api.tokens.Bearer", "controlplane.api.tokens.Session"],
-    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated", "controlplane.api.tokens.InScope"],
     "DEFAULT_PARSER_CLASSES": ["controlplane.api.parsing.Json"],
     "DEFAULT_RENDERER_CLASSES": ["controlplane.api.rendering.Json"],
     "DEFAULT_THROTTLE_CLASSES": ["controlplane.api.throttles.PerUser"],

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils import timezone
 from knox.auth import TokenAuthentication
 from rest_framework.authentication import SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.request import Request
+
+from controlplane.access.scopes import READ, WRITE
+from controlplane.access.tokens import note_use
+from controlplane.api.models import ApiToken
 
 
 class Bearer(TokenAuthentication):  # type: ignore[misc]
@@ -16,8 +23,20 @@ class Bearer(TokenAuthentication):  # type: ignore[misc]
         if not token.isascii() or b"\x00" in token:
             raise AuthenticationFailed("Invalid token.")
         found: tuple[Any, Any] = super().authenticate_credentials(token)
+        note_use(found[1], timezone.now())
         return found
 
 
 class Session(SessionAuthentication):
     """The console's cookie. A change needs the CSRF token too, in the header `X-CSRFToken`."""
+
+
+class InScope(BasePermission):
+    """A token is good only for what its scopes say; a view that is about secrets has a `scope` of its own for changes."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if not isinstance(request.auth, ApiToken):
+            return True
+        needed = READ if request.method in SAFE_METHODS else getattr(view, "scope", WRITE)
+        self.message = f"this token has not the scope {needed}; it has {', '.join(request.auth.scopes)}"
+        return needed in request.auth.scopes

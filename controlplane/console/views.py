@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-from django.conf import settings
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.views import LoginView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from controlplane.console.forms import LoginForm
 from controlplane.console.live_state import snapshot
 from controlplane.console.modules import module_files
-
-
-class Login(LoginView):
-    template_name = "console/login.html"
-    authentication_form = LoginForm
-    redirect_authenticated_user = True
-
-
-def locked_out(request: HttpRequest, _original: Any, _credentials: Any) -> HttpResponse:
-    """What django-axes answers after too many wrong passwords: the login page with the reason and how long it lasts."""
-    reason = gettext("Too many wrong passwords. Signing in with this name from here is locked for %(minutes)d minutes.")
-    context = {"form": LoginForm(request), "locked": reason % {"minutes": round(settings.AXES_COOLOFF_TIME * 60)}}
-    return render(request, "console/login.html", context, status=429)
 
 
 @require_safe

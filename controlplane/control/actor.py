@@ -59,6 +59,18 @@ _STEERS = Rule(owner=True, alone=False, frozen=False)
 _NODES = Rule(alone=False, frozen=False)
 _TOLD = Rule(owner=True, alone=False, frozen=False)
 
+ACCOUNT_VERBS = (
+    "add_account",
+    "set_account",
+    "reset_password",
+    "unlock_account",
+    "remove_second_factor",
+    "end_sessions",
+    "link_identity",
+    "add_token",
+    "revoke_token",
+)
+"""Of people and their tokens. Everybody may make and revoke tokens of their own."""
 VERBS: Mapping[str, Rule] = {
     "set_mode": Rule(owner=True),
     "rebalance": Rule(owner=True),
@@ -100,8 +112,10 @@ VERBS: Mapping[str, Rule] = {
     "modify_proposal": Rule(owner=True),
     "reject_proposal": _TOLD,
     "set_owner": Rule("admin", alone=False, frozen=False),
-    "add_key": Rule("admin", alone=False, frozen=False),
-    "revoke_key": Rule("admin", alone=False, frozen=False),
+    "add_key": Rule("admin", owner=True, alone=False, frozen=False),
+    "revoke_key": Rule("admin", owner=True, alone=False, frozen=False),
+    "rotate_key": Rule("admin", owner=True, alone=False, frozen=False),
+    **dict.fromkeys(ACCOUNT_VERBS, Rule("admin", alone=False, frozen=False)),
     "set_price": Rule("admin", alone=False, frozen=False),
     "remove_price": Rule("admin", alone=False, frozen=False),
     "silence_alert": _TOLD,

@@ -12,15 +12,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from importlib import import_module
 from typing import Any
 
 from channels.db import database_sync_to_async
-from django.conf import settings
-from django.contrib.auth import get_user
 from django.db import Error as DatabaseError
-from django.http import HttpRequest
 
+from controlplane.access import sessions
 from controlplane.control.actor import Actor, may_follow
 from controlplane.live import frames
 from controlplane.live.counts import counts
@@ -50,11 +47,12 @@ async def live(scope: Event, receive: Receive, send: Send) -> None:
     if (await receive())["type"] != "websocket.connect":
         return
     await send({"type": "websocket.accept"})
-    if not scope["user"].is_authenticated:
+    session_key = scope["session"].session_key
+    actor = await database_sync_to_async(actor_of)(session_key) if scope["user"].is_authenticated else None
+    if actor is None:
         await send({"type": "websocket.close", "code": LOG_IN, "reason": "log in first"})
         return
-    actor = await database_sync_to_async(Actor.of_user)(scope["user"])
-    await Socket(hub(), scope["session"].session_key, actor, receive, send).run()
+    await Socket(hub(), session_key, actor, receive, send).run()
 
 
 async def nowhere(scope: Event, receive: Receive, send: Send) -> None:
@@ -205,8 +203,6 @@ class Socket:
 
 
 def actor_of(session_key: str) -> Actor | None:
-    """Who is logged in with a session, asked anew of the session store; None: nobody. Raises django.db.Error."""
-    request = HttpRequest()
-    request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
-    user = get_user(request)
+    """Who is signed in with a session, asked anew of the session store; None: nobody. Raises django.db.Error."""
+    user = sessions.user_of(sessions.stored(session_key))
     return Actor.of_user(user) if user.is_authenticated else None

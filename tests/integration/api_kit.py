@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from django.contrib.auth.models import Group, User
 
-from controlplane.api.actions import add_token
+from controlplane.access.tokens import add_token
 from controlplane.control import actions
 from controlplane.control.actor import Actor
 from controlplane.control.newmodel import NewModel, NewPool

@@ -11,9 +11,10 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
+from controlplane.access import accounts, tokens
 from controlplane.control import actions
 from controlplane.control.actor import RANK, VERBS, Actor, may
-from controlplane.control.keys import add_key, revoke_key
+from controlplane.control.keys import add_key, revoke_key, rotate_key
 from controlplane.control.newkey import NewKey
 from controlplane.control.state.applying import apply_state
 from controlplane.fleet import models
@@ -110,6 +111,16 @@ ASKED: dict[str, Callable[[Actor], Any]] = {
     "set_owner": lambda actor: actions.update_model(actor, "m", actions.Update(team="search")),
     "add_key": lambda actor: add_key(actor, NewKey("k", "search")),
     "revoke_key": lambda actor: revoke_key(actor, "k"),
+    "rotate_key": lambda actor: rotate_key(actor, "k", overlap_hours=1),
+    "add_account": lambda actor: accounts.add_account(actor, "zoe", "viewer"),
+    "set_account": lambda actor: accounts.set_account(actor, "zoe", role="viewer"),
+    "reset_password": lambda actor: accounts.reset_password(actor, "zoe"),
+    "unlock_account": lambda actor: accounts.unlock_account(actor, "zoe"),
+    "remove_second_factor": lambda actor: accounts.reset_second_factor(actor, "zoe"),
+    "end_sessions": lambda actor: accounts.end_sessions(actor, "zoe"),
+    "link_identity": lambda actor: accounts.link_identity(actor, "zoe", "https://id.example", "1"),
+    "add_token": lambda actor: tokens.add_token(actor, "zoe", "t", days=1),
+    "revoke_token": lambda actor: tokens.revoke_token(actor, "zoe", "t"),
     "set_price": lambda actor: actions.set_price(actor, "l4", "0.8"),
     "remove_price": lambda actor: actions.remove_price(actor, 1),
     "silence_alert": lambda actor: actions.silence_alert(actor, firing().pk, until=SOON, reason="known"),

@@ -15,7 +15,7 @@ from django.core.management.base import CommandError
 from django.test import Client
 
 from controlplane.alerts.models import RuleSetting
-from controlplane.api.actions import add_token
+from controlplane.access.tokens import add_token
 from controlplane.common.yamltext import read as read_yaml
 from controlplane.common.yamltext import write
 from controlplane.control import actions

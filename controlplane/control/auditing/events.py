@@ -39,6 +39,18 @@ def note_bad_token(address: str) -> None:
     note("login_failed", NOBODY, "token:unknown", source=address, after={"from": address})
 
 
+def note_wrong_code(name: str, request: Any) -> None:
+    """Somebody had a user's password, and no right code."""
+    address = address_of(request)
+    note("login_failed", name, f"user:{name}", source=address or name, after={"from": address, "step": "second factor"})
+
+
+def note_bad_identity(request: Any, why: str) -> None:
+    """An OpenID provider's word was not taken; `why` is of our own words."""
+    address = address_of(request)
+    note("login_failed", NOBODY, "identity:refused", source=address, after={"from": address, "why": why})
+
+
 def note_secret(actor: str, subject: str) -> None:
     """A secret was shown to whoever asked; `subject` says which ("channel:pager", "node:gpu-1")."""
     note("secret_shown", actor, subject)

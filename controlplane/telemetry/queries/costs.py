@@ -11,7 +11,7 @@ from django.db import connection
 
 from controlplane.core.cost import PriceBook, Tokens, Use
 from controlplane.core.statement import HOUR_S, Segment, Statement, statement
-from controlplane.fleet.models import InferenceKey
+from controlplane.fleet.models import FormerSecret, InferenceKey
 from controlplane.telemetry.cost_hours import POSITION
 from controlplane.telemetry.queries import exports, prices
 from controlplane.telemetry.queries.exports import Cell, Table
@@ -113,7 +113,9 @@ def _key_names(digests: set[str]) -> dict[str, str]:
     """Of the beginnings of keys' digests that records have; one whose row is gone keeps its digits."""
     if not digests - {""}:
         return {}
-    return {sha256[:16]: name for sha256, name in InferenceKey.objects.values_list("sha256", "name")}
+    present = InferenceKey.objects.values_list("sha256", "name")
+    former = FormerSecret.objects.values_list("sha256", "key__name")
+    return {sha256[:16]: name for rows in (former, present) for sha256, name in rows}
 
 
 def _segments(

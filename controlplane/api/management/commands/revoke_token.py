@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from controlplane.api.actions import revoke_token
+from controlplane.access.tokens import revoke_token
 from controlplane.control.actor import Actor
 from controlplane.control.cli import answer, explained
 

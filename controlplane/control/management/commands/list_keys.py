@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
+from controlplane.control.keys import state_of
 from controlplane.fleet.models import InferenceKey
+from controlplane.telemetry.queries.uses import digests_of, last_use, last_uses
 
 
 class Command(BaseCommand):
@@ -17,20 +19,24 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         now = timezone.now()
-        for row in InferenceKey.objects.all():
-            self.stdout.write(json.dumps(_shown(row, now)))
+        rows = list(InferenceKey.objects.prefetch_related("former_secrets"))
+        used = last_uses(digests_of(rows), now.timestamp())
+        for row in rows:
+            self.stdout.write(json.dumps(_shown(row, now, last_use(row, used))))
 
 
-def _shown(row: InferenceKey, now: datetime) -> dict[str, Any]:
-    expired = row.expires_at is not None and row.expires_at <= now
+def _shown(row: InferenceKey, now: datetime, used_at: float | None) -> dict[str, Any]:
+    former = [each.until for each in row.former_secrets.all() if each.until > now]
     return {
         "name": row.name,
         "team": row.team,
-        "state": "revoked" if row.revoked else "expired" if expired else "valid",
+        "state": state_of(row, now),
         "models": row.model_names,
         "requests_per_minute": row.requests_per_minute,
         "tokens_per_minute": row.tokens_per_minute,
         "max_priority": row.max_priority,
         "created_at": row.created_at.isoformat(timespec="seconds"),
         "expires_at": row.expires_at.isoformat(timespec="seconds") if row.expires_at else None,
+        "former_until": max(former).isoformat(timespec="seconds") if former else None,
+        "used_at": datetime.fromtimestamp(used_at, UTC).isoformat(timespec="seconds") if used_at else None,
     }
