@@ -47,7 +47,7 @@ class OwnPasswordForm(SetPasswordForm):  # type: ignore[type-arg]
 class TokenForm(forms.Form):
     """A token of one's own."""
 
-    name = forms.CharField(label=_("Name"), max_length=63)
+    name = forms.CharField(label=_("What it is called"), max_length=63)
     days = forms.IntegerField(label=_("Days until it expires"), min_value=1, max_value=3650, initial=90)
     scopes = forms.MultipleChoiceField(label=_("May be used to"), choices=[(each, each) for each in SCOPES], initial=[READ])
 
@@ -55,7 +55,7 @@ class TokenForm(forms.Form):
 class KeyForm(forms.Form):
     """An inference key. Limits that are left out are none."""
 
-    name = forms.CharField(label=_("Name"), max_length=63)
+    name = forms.CharField(label=_("What it is called"), max_length=63)
     team = forms.CharField(label=_("Team"), max_length=63)
     models = forms.CharField(label=_("Models"), max_length=2000, required=False)
     requests_per_minute = forms.IntegerField(label=_("Requests per minute"), required=False)
