@@ -6,10 +6,11 @@
 Real PostgreSQL and Valkey with the fleet's rows; its agents' records (benchmarks/_telemetry.py) once a second each,
 spread over the second, and a router's records of `--requests` finished requests. The ingest process is kept on one core,
 everything else on the others. Lag: how old the newest entry of the stream is that was read into rows (stored), and the
-newest sample in the live rows (live), asked four times a second on Valkey's clock. Rows are written when their second, ten
-seconds or minute has been over for 3 s, which is no lag. `--kill-after`: SIGKILL then, and started again at once.
-`--work`: the parts of ingest one after the other, and what each takes of a processor. Exit 1 if a lag is ever beyond 2 s
-after the warm-up (but for `--kill-after`), or a second of a node is not in the tables.
+newest sample in the live rows (live), asked four times a second on Valkey's clock from the warm-up's end until the last
+second was sent. Rows are written when their second, ten seconds or minute has been over for 3 s (minutes of GPUs 3 to 9 s),
+which is no lag. `--kill-after`: SIGKILL then, and started again at once. `--work`: the parts of ingest one after the other,
+and what each takes of a processor. Exit 1 if a lag is ever beyond 2 s (but for `--kill-after`), or if the tables do not hold
+every record that was sent exactly once.
 """
 
 from __future__ import annotations
@@ -42,8 +43,6 @@ ROOT = Path(__file__).parent.parent
 LIMIT_S = 2.0
 SLICES = 20
 ASK_EVERY_S = 0.25
-DAY_S = 86_400
-WRITTEN_AFTER_S = 3.0
 
 
 def main() -> int:
@@ -85,10 +84,11 @@ def _measure(options: argparse.Namespace, core: int, servers: Sequence[int]) -> 
     nodes = make_fleet(options.gpus, options.engines)
     valkey = Redis.from_url(settings.TELEMETRY_URL)
     if options.work:
+        from _ingest_tables import tell_disk
         from _ingest_work import Work
 
         asyncio.run(Work(valkey, nodes, options.requests).run(options.seconds, options.warm_up))
-        _tell_disk()
+        tell_disk()
         return 0
     fleet = Fleet(valkey, nodes)
     watch = Watch(valkey, core)
@@ -97,19 +97,17 @@ def _measure(options: argparse.Namespace, core: int, servers: Sequence[int]) -> 
     watcher.start()
     try:
         sent = _send(fleet, nodes, options, watch, servers)
+        return _tell(options, watch, sent)
     finally:
         watch.over.set()
         watcher.join()
         watch.kill_ingest()
-    return _tell(options, watch, sent)
 
 
 @dataclass
 class Sent:
     """What went into the stream while it was counted. Seconds of processor time of ingest, PostgreSQL, Valkey."""
 
-    began: float = 0.0
-    seconds: int = 0
     late_s: float = 0.0
     cpu: dict[str, float] = field(default_factory=dict)
     wall_s: float = 0.0
@@ -122,25 +120,25 @@ def _send(fleet: Any, nodes: Sequence[Node], options: argparse.Namespace, watch:
     sent = Sent()
     used: dict[str, float] = {}
     counted_at = 0.0
-    due = time.monotonic()
+    due, offset_s = time.monotonic(), time.time() - time.monotonic()
     for second in range(options.warm_up + options.seconds):
         if second == options.warm_up:
             watch.counts.set()
             used, counted_at = _cpu(watch.ingest.pid, servers), time.monotonic()
-            sent.began = time.time()
         if options.kill_after is not None and second == options.warm_up + options.kill_after:
-            watch.kill_ingest()
-            watch.start_ingest()
-        for part in fleet.second(SLICES):
+            watch.kill_and_start()
+            used, counted_at = _cpu(watch.ingest.pid, servers), time.monotonic()
+        parts = list(fleet.second(SLICES))
+        for part in parts:
             time.sleep(max(0.0, due - time.monotonic()))
             sent.late_s = max(sent.late_s, time.monotonic() - due)
-            due += 1.0 / SLICES
-            fleet.send(part, time.time())
+            fleet.send(part, due + offset_s)
+            due += 1.0 / len(parts)
         fleet.requests(options.requests, models, engines, time.time())
-    sent.seconds, sent.wall_s = options.seconds, time.monotonic() - counted_at
+    watch.counts.clear()
+    sent.wall_s = time.monotonic() - counted_at
     now = _cpu(watch.ingest.pid, servers)
     sent.cpu = {name: now[name] - used[name] for name in now}
-    time.sleep(WRITTEN_AFTER_S + 3 * LIMIT_S)
     return sent
 
 
@@ -164,6 +162,9 @@ class Watch:
         self.over, self.counts = threading.Event(), threading.Event()
         self.stored: list[float] = []
         self.live: list[float] = []
+        self.killed_at: float | None = None
+        self.well_again: dict[str, float] = {}
+        """Seconds after it was killed until a lag was within the limit, by its name."""
         self.peak_mb = 0.0
         self.length = 0
         self.gaps = 0
@@ -182,6 +183,11 @@ class Watch:
         self.ingest.send_signal(signal.SIGKILL)
         self.ingest.wait()
 
+    def kill_and_start(self) -> None:
+        self.kill_ingest()
+        self.killed_at = time.monotonic()
+        self.start_ingest()
+
     def run(self) -> None:
         from django.db import connection
 
@@ -192,9 +198,20 @@ class Watch:
             if self.counts.is_set():
                 self.stored.append(now - stored)
                 self.live.append(now - live)
+                self._note_recovery()
                 self.peak_mb = max(self.peak_mb, psutil.Process(self.ingest.pid).memory_info().rss / 1e6)
                 self.length = max(self.length, int(self._valkey.xlen(names.TELEMETRY_STREAM)))
         connection.close()
+
+    def _note_recovery(self) -> None:
+        if self.killed_at is None:
+            return
+        after_s = time.monotonic() - self.killed_at
+        for name, lag in (("stored", self.stored[-1]), ("live", self.live[-1])):
+            if lag > LIMIT_S:
+                self.well_again.pop(name, None)
+            else:
+                self.well_again.setdefault(name, after_s)
 
     def _stored(self) -> float:
         """Arrival of the newest entry that was read into rows, Unix seconds."""
@@ -215,10 +232,11 @@ class Watch:
 
 
 def _tell(options: argparse.Namespace, watch: Watch, sent: Sent) -> int:
-    print("".join(f"  ingest: {line}\n" for line in watch.said.splitlines()[-5:]), end="")
+    from _ingest_tables import expected, stored_counts, tell_counts, tell_disk
+
     print(
         f"{options.gpus} GPUs on {options.gpus // 8} nodes, {options.engines} engines, {options.requests} requests/s, "
-        f"{sent.seconds} s; load average {', '.join(f'{load:.1f}' for load in os.getloadavg())} of {os.cpu_count()} cores"
+        f"{options.seconds} s; load average {', '.join(f'{load:.1f}' for load in os.getloadavg())} of {os.cpu_count()} cores"
     )
     print(f"sent at most {sent.late_s:.2f} s late; {watch.length:,} entries in the stream at the most")
     failed = False
@@ -230,61 +248,15 @@ def _tell(options: argparse.Namespace, watch: Watch, sent: Sent) -> int:
         print(
             f"lag, {name:6}: p50 {p50:.2f}, p99 {p99:.2f}, most {worst:.2f} s (limit {LIMIT_S:g}){', OVER' if over else ''}"
         )
+    for name, after_s in watch.well_again.items():
+        print(f"lag, {name:6}: within {LIMIT_S:g} s again {after_s:.0f} s after it was killed")
     cpu = ", ".join(f"{name} {seconds / sent.wall_s:.0%}" for name, seconds in sent.cpu.items())
-    print(f"of a core: {cpu}; ingest's memory {watch.peak_mb:.0f} MB at the most")
-    missing = _missing(options, sent)
-    failed |= missing > 0
-    print(f"seconds of nodes that are not in the tables: {missing:,} of {options.gpus // 8 * sent.seconds:,}")
-    _tell_disk()
+    print(f"of a core: {cpu}; ingest's memory {watch.peak_mb:.0f} MB at the most", flush=True)
+    wanted = expected(options.gpus, options.engines, options.requests, options.warm_up + options.seconds)
+    failed |= not tell_counts(wanted, stored_counts(wanted))
+    tell_disk()
+    print("".join(f"  ingest: {line}\n" for line in watch.said.splitlines()[-5:]), end="")
     return int(failed)
-
-
-def _missing(options: argparse.Namespace, sent: Sent) -> int:
-    """Of the seconds that were sent whole."""
-    from django.db import connection
-
-    from controlplane.telemetry.tables import moment
-
-    first, last = int(sent.began) + 1, int(sent.began) + sent.seconds - 1
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM telemetry_node_second WHERE at >= %s AND at < %s", [moment(first), moment(last)]
-        )
-        stored: int = cursor.fetchone()[0]
-    return (last - first) * (options.gpus // 8) - stored
-
-
-def _tell_disk() -> None:
-    """Bytes a row of what was written (indexes and TOAST too), times the rows of a day and of the time they are kept."""
-    from django.db import connection
-
-    from controlplane.config import config
-    from controlplane.telemetry.partitions import keep
-
-    query = """
-        SELECT count(*), count(DISTINCT at), extract(epoch FROM max(at) - min(at))::float8,
-               (SELECT sum(pg_total_relation_size(inhrelid)) FROM pg_inherits WHERE inhparent = '{0}'::regclass)::float8
-        FROM {0}
-    """
-    day_total = kept_total = rows_total = 0.0
-    print("                           rows/s     B/row   GB a day   kept   GB kept")
-    for table, kept in keep(config()).items():
-        with connection.cursor() as cursor:
-            cursor.execute(query.format(table.name))
-            rows, moments, span_s, size = cursor.fetchone()
-        if not rows or moments < 2:
-            continue
-        per_s = rows / (span_s * moments / (moments - 1))
-        day = per_s * DAY_S * size / rows / 1e9
-        kept_days = kept.total_seconds() / DAY_S
-        kept_gb = day * kept_days
-        print(f"  {table.name:22} {per_s:>9,.1f} {size / rows:>9,.0f} {day:>10.2f} {_span(kept_days):>6} {kept_gb:>9.1f}")
-        day_total, kept_total, rows_total = day_total + day, kept_total + kept_gb, rows_total + per_s
-    print(f"  {'all':22} {rows_total:>9,.1f} {'':>9} {day_total:>10.2f} {'':>6} {kept_total:>9.1f}")
-
-
-def _span(days: float) -> str:
-    return f"{days:g} d" if days >= 1 else f"{days * 24:g} h"
 
 
 if __name__ == "__main__":
