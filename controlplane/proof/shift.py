@@ -42,7 +42,7 @@ class Phase:
 
 PHASES = (
     Phase("long prompts, short answers", 0.25, 2.4, (1500, 2500), (12, 20)),
-    Phase("short prompts, long answers", 0.75, 1.8, (30, 70), (150, 250)),
+    Phase("short prompts, long answers", 0.75, 1.45, (30, 70), (150, 250)),
 )
 
 
