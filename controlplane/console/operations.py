@@ -22,7 +22,9 @@ from controlplane.control.actor import Actor
 from controlplane.core.lifecycle import OPERATION
 from controlplane.fleet import models
 from controlplane.telemetry.fleet_view import read_operations, read_steps
-from controlplane.telemetry.recent import course, lost_between
+from controlplane.telemetry.queries.models import model_series
+from controlplane.telemetry.queries.windows import MAX_SPAN_S, Window
+from controlplane.telemetry.recent import lost_between
 from controlplane.telemetry.topics import operation_topic
 
 PAGE = 50
@@ -139,6 +141,9 @@ def history(request: HttpRequest, number: int) -> JsonResponse:
     row = get_object_or_404(models.Operation.objects.select_related("model"), pk=number)
     if row.model is None:
         return JsonResponse({"cell_s": 0, "starts": [], "ttft_p99": [], "itl_p99": []})
-    ended = row.finished_at.timestamp() + MARGIN_S if row.finished_at else time.time()
-    found = course(row.model.name, row.created_at.timestamp() - MARGIN_S, min(ended, time.time()))
-    return JsonResponse(asdict(found))
+    now = time.time()
+    until = min(row.finished_at.timestamp() + MARGIN_S, now) if row.finished_at else now
+    since = max(row.created_at.timestamp() - MARGIN_S, until - MAX_SPAN_S)
+    found = model_series(row.model.name, Window(since, until, now))
+    ttft, itl = found.ttft.p99, found.itl.p99
+    return JsonResponse({"cell_s": ttft.step_s, "starts": ttft.starts, "ttft_p99": ttft.values, "itl_p99": itl.values})

@@ -7,14 +7,10 @@ from typing import Any
 
 from django.db import connection
 
-from controlplane.core.sketches import Sketch, merged
 from controlplane.telemetry.board import LOST_BY_US
 from controlplane.telemetry.tables import moment
 
 MINUTE_S = 60
-CELL_S = 10
-MAX_CELLS = 1080
-"""Three hours; of a longer time the cells are as much longer."""
 
 
 @dataclass(frozen=True)
@@ -77,45 +73,3 @@ def lost_between(model: str, since: float, until: float) -> int:
     with connection.cursor() as cursor:
         cursor.execute(LOST, values)
         return int(cursor.fetchone()[0])
-
-
-@dataclass(frozen=True)
-class Course:
-    """Two latencies over time, p99 in ms. `starts[i]`: Unix seconds at which cell i of `cell_s` begins; None is a gap."""
-
-    cell_s: int
-    starts: list[int]
-    ttft_p99: list[float | None]
-    itl_p99: list[float | None]
-
-
-TTFT = """
-SELECT floor(extract(epoch FROM at + ttft_ms * interval '1 ms') / %(cell)s)::bigint AS cell,
-       percentile_cont(0.99) WITHIN GROUP (ORDER BY ttft_ms)
-FROM telemetry_request
-WHERE model = %(model)s AND stream AND ttft_ms IS NOT NULL AND at >= %(since)s AND at < %(until)s GROUP BY cell
-"""
-ITL = """
-SELECT floor(extract(epoch FROM at) / %(cell)s)::bigint, itl_ms FROM telemetry_engine_10s
-WHERE model = %(model)s AND role IN ('decode', 'mixed') AND itl_ms IS NOT NULL AND at >= %(since)s AND at < %(until)s
-"""
-
-
-def course(model: str, since: float, until: float) -> Course:
-    """How the model's latencies went: TTFT of streamed requests as routers saw them, ITL of its engines."""
-    cells = max(1, round((until - since) / CELL_S))
-    cell_s = CELL_S * -(-cells // MAX_CELLS)
-    first = int(since // cell_s)
-    numbers = range(first, int(until // cell_s) + 1)
-    values: dict[str, Any] = {"model": model, "cell": cell_s, "since": moment(since), "until": moment(until)}
-    with connection.cursor() as cursor:
-        cursor.execute(TTFT, values)
-        ttft = {int(cell): float(value) for cell, value in cursor.fetchall()}
-        cursor.execute(ITL, values)
-        gaps: dict[int, list[Sketch]] = {}
-        for cell, sketch in cursor.fetchall():
-            gaps.setdefault(int(cell), []).append(Sketch.from_bytes(bytes(sketch)))
-    itl = {cell: merged(sketches).quantile(0.99) for cell, sketches in gaps.items()}
-    return Course(
-        cell_s, [number * cell_s for number in numbers], [ttft.get(n) for n in numbers], [itl.get(n) for n in numbers]
-    )

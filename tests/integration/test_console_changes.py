@@ -18,9 +18,10 @@ from controlplane.control.outlook import outlook
 from controlplane.fleet import models
 from controlplane.physics.catalog import read_config
 from controlplane.telemetry.partitions import Partitions, keep
-from controlplane.telemetry.recent import course, lost_between, recent_traffic
+from controlplane.telemetry.recent import lost_between, recent_traffic
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.rollups import Rollups
+from controlplane.telemetry.tables import moment
 from controlplane.telemetry.testing import engine_row, histogram, request_row
 from controlplane.telemetry.view import EngineView, FleetView
 from controlplane.telemetry.writer import Writer
@@ -277,7 +278,7 @@ def lived(until: float = NOW) -> None:
     Writer(Partitions(keep(Config()))).write(rollups.closed(), "1-0", until)
 
 
-def test_traffic_of_late_tells_rate_lengths_losses_and_course(model: models.Model) -> None:
+def test_traffic_of_late_tells_rate_lengths_and_losses(model: models.Model) -> None:
     lived()
     traffic = recent_traffic(NAME, NOW)
     assert traffic
@@ -285,13 +286,25 @@ def test_traffic_of_late_tells_rate_lengths_losses_and_course(model: models.Mode
     assert traffic.rate == pytest.approx(1.0, rel=0.15)
     assert lost_between(NAME, NOW - 660, NOW) == 1
     assert lost_between(NAME, NOW - 660, NOW - 100) == 0
-    found = course(NAME, NOW - 660, NOW)
-    known = [value for value in found.ttft_p99 if value is not None]
-    assert known == pytest.approx([100] * len(known))
-    assert 55 <= len(known) <= 62
-    assert found.itl_p99[20] is not None
-    assert found.ttft_p99[-1] is None
     assert recent_traffic("nobody", NOW) is None
+
+
+def test_an_operation_shows_how_latencies_went_while_it_ran(ops: Client, model: models.Model) -> None:
+    now = time.time()
+    lived(now)
+    made = models.Operation.objects.create(verb="rebalance", model=model, actor="ops-1", state="done")
+    ran = {"created_at": moment(now - 560), "finished_at": moment(now - 60)}
+    models.Operation.objects.filter(pk=made.pk).update(**ran)
+    found = ops.get(url("operation_history", made.pk)).json()
+    assert found["cell_s"] == 10
+    assert [found["starts"][0], found["starts"][-1]] == [
+        pytest.approx(now - 620, abs=10), pytest.approx(now, abs=11)
+    ]  # fmt: skip
+    known = [value for value in found["ttft_p99"] if value is not None]
+    assert known == pytest.approx([100] * len(known), rel=0.01)
+    assert 53 <= len(known) <= 60
+    assert 10 < found["itl_p99"][20] <= 100
+    assert found["ttft_p99"][-1] is None
 
 
 def test_forecasts_are_made_beside_the_request_and_then_known(ops: Client, model: models.Model, monkeypatch: Any) -> None:
