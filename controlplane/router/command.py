@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from controlplane.common import valkey
 from controlplane.common.files import BadKey, read_key
 from controlplane.core import names
 from controlplane.router import compiled
@@ -87,7 +86,7 @@ def _options(args: argparse.Namespace) -> Options:
     url = "" if args.table is not None else args.valkey or os.environ.get(names.ENV_VALKEY_URL, "")
     if args.table is None and not url:
         raise _Unusable(f"no routing table: give --table FILE, --valkey URL, or set {names.ENV_VALKEY_URL}.")
-    if url and not valkey.usable(url):
+    if url and not _usable(url):
         raise _Unusable("the Valkey URL is no usable one: write it like redis://:password@host:6379/0.")
     if args.valkey and urlsplit(args.valkey).password and not args.worker:
         log.warning("the password in --valkey is seen by every user of this machine: give it in %s", names.ENV_VALKEY_URL)
@@ -104,6 +103,12 @@ def _options(args: argparse.Namespace) -> Options:
         indexer=args.indexer,
         worker=Worker(*map(int, args.worker.split(","))) if args.worker else None,
     )
+
+
+def _usable(url: str) -> bool:
+    from controlplane.common import valkey  # its client library: a router with a table file needs none of that memory
+
+    return valkey.usable(url)
 
 
 def _fleet_secret(needed: bool) -> bytes | None:

@@ -213,6 +213,7 @@ async def test_when_the_parent_is_killed_its_processes_end(tmp_path: Path) -> No
         with started(tmp_path, whole_model(engine), processes=3) as router:
             children = workers(router)
             assert len(children) == 3
+            assert {child.environ()["PYTHONMALLOC"] for child in children} == {"malloc"}  # memory of a burst goes back
             router.process.kill()
             router.process.wait()
             await until(lambda: not any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children), "ended")
