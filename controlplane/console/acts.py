@@ -69,23 +69,23 @@ def order(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBa
 @order
 def rebalance(request: HttpRequest, body: Body, name: str) -> HttpResponseBase:
     """{"sizes": {role: engines}, "version", "reason", "dry_run"}."""
-    sizes = _check_sizes(body.get("sizes"))
-    return change(request, body, actions.rebalance, name, sizes, expected_version=_version(body))
+    sizes = sizes_of(body.get("sizes"))
+    return change(request, body, actions.rebalance, name, sizes, expected_version=version_of(body))
 
 
 @order
 def set_mode(request: HttpRequest, body: Body, name: str) -> HttpResponseBase:
     """{"mode", "split": {role: engines}, "min_uncached_tokens", "min_uncached_ratio", "version", "reason", "dry_run"}."""
     more = _some(body, "split", "min_uncached_tokens", "min_uncached_ratio")
-    _check_sizes(more.get("split", {}))
-    return change(request, body, actions.set_mode, name, _mode(body), expected_version=_version(body), **more)
+    sizes_of(more.get("split", {}))
+    return change(request, body, actions.set_mode, name, _mode(body), expected_version=version_of(body), **more)
 
 
 @order
 def set_canary(request: HttpRequest, body: Body, name: str) -> HttpResponseBase:
     """{"mode", "share": 0..1, "steps": [share…], "version", "reason", "dry_run"}: try a mode on a part of the sessions."""
     more = _some(body, "share", "steps", "shared")
-    return change(request, body, actions.set_canary, name, _mode(body), expected_version=_version(body), **more)
+    return change(request, body, actions.set_canary, name, _mode(body), expected_version=version_of(body), **more)
 
 
 CANARY: Mapping[str, Act] = {"promote": actions.promote_canary, "end": actions.end_canary}
@@ -94,7 +94,7 @@ CANARY: Mapping[str, Act] = {"promote": actions.promote_canary, "end": actions.e
 @order
 def canary(request: HttpRequest, body: Body, name: str, verb: str) -> HttpResponseBase:
     """{"version", "reason", "dry_run"}: go on to the canary's next share, after the last one to its mode; or end it."""
-    return change(request, body, CANARY[verb], name, expected_version=_version(body))
+    return change(request, body, CANARY[verb], name, expected_version=version_of(body))
 
 
 ENGINE: Mapping[str, Act] = {
@@ -151,7 +151,8 @@ def reason_of(body: Body) -> str:
     return reason.strip()
 
 
-def _check_sizes(sizes: Any) -> dict[str, int]:
+def sizes_of(sizes: Any) -> dict[str, int]:
+    """Engines by role. Raises BadBody."""
     if not isinstance(sizes, dict) or not all(_is_count(count) for count in sizes.values()):
         raise BadBody(gettext("sizes: a number of engines for each role"))
     return sizes
@@ -165,7 +166,8 @@ def _mode(body: Body) -> str:
     return str(body.get("mode", ""))[:40]
 
 
-def _version(body: Body) -> int:
+def version_of(body: Body) -> int:
+    """Of the model. Raises BadBody without one."""
     version = body.get("version")
     if not _is_count(version):
         raise BadBody(gettext("version: of the model as the page was drawn from it"))

@@ -25,13 +25,18 @@ SLOWEST_GBPS = 1e-3
 def advice_of(row: models.Model, now_s: float, forecast: bool = False) -> Advice:
     """The advice for a model at `now_s` (Unix seconds). `forecast`: with the closed form's best layout of each mode on the
     same GPUs, which takes a second or more."""
+    return advised(row, now_s, forecast)[0]
+
+
+def advised(row: models.Model, now_s: float, forecast: bool = False) -> tuple[Advice, Situation]:
+    """The advice, and the traffic and hardware that it is for."""
     model = with_traffic(row, setting_of(row), now_s)
     recent = [each for each in model.windows if each.complete and each.until_s > now_s - MIX_S - 120]
     mix = merged_mix((each.mix, 1.0) for each in recent)
     samples, seconds = sum(each.samples for each in recent), sum(each.until_s - each.since_s for each in recent)
     situation = _situation(row, model, mix, samples, seconds, now_s)
     forecasts = tuple(_forecasts(model, situation, mix)) if forecast and mix.cells and not model.obstacle else ()
-    return advise(situation, forecasts)
+    return advise(situation, forecasts), situation
 
 
 def _situation(row: models.Model, model: ModelNow, mix: Mix, samples: int, seconds: float, now_s: float) -> Situation:
