@@ -100,6 +100,8 @@ def places(engine: str, operation: int, model: str) -> dict[str, str]:
         "engine": f"/engines/{engine}",
         "operations": "/operations",
         "operation": f"/operations/{operation}",
+        "proposals": "/proposals",
+        "planner": f"/models/{model}/planner",
         "alerts": "/alerts",
         "costs": "/costs",
         "audit": "/audit",

@@ -11,6 +11,7 @@ from django.utils.translation import gettext
 
 from controlplane.alerts.selectors import loud_now
 from controlplane.control.actor import RANK, Actor
+from controlplane.control.planning.selectors import open_count
 
 THEME_COOKIE = "theme"
 THEMES = ("dark", "light")
@@ -53,4 +54,5 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "role": SimpleLazyObject(lambda: role(user)),
         "read_only": SimpleLazyObject(lambda: read_only(user)),
         "loud": SimpleLazyObject(loud_now),
+        "asked": SimpleLazyObject(lambda: open_count() if user.is_authenticated else 0),
     }

@@ -25,6 +25,8 @@ from controlplane.console import (
     model_page,
     nodes,
     operations,
+    planner,
+    proposals,
     provider,
     rebalance,
     requests_data,
@@ -51,6 +53,17 @@ urlpatterns = [
     path("data/prices", costs.book, name="data_prices"),
     path("prices", costs.set_price, name="set_price"),
     path("prices/<int:number>/remove", costs.remove_price, name="remove_price"),
+    path("proposals", proposals.page, name="proposals"),
+    path("proposals/<int:number>", proposals.proposal, name="proposal"),
+    path("proposals/<int:number>/facts", proposals.facts, name="proposal_facts"),
+    path("proposals/<int:number>/modify", proposals.modify, name="modify_proposal"),
+    *(
+        path(f"proposals/<int:number>/{verb}", proposals.decide, {"verb": verb}, name=f"{verb}_proposal")
+        for verb in proposals.DECIDE
+    ),
+    path("data/proposals", proposals.rows, name="data_proposals"),
+    path("data/proposals/<int:number>", proposals.alternatives, name="data_proposal"),
+    path("data/planners", proposals.planners, name="data_planners"),
     path("alerts", alerts.page, name="alerts"),
     path("alerts/<int:number>", alerts.page, name="alert"),
     path("alerts/<int:number>/silence", alert_acts.silence, name="silence_alert"),
@@ -85,6 +98,10 @@ urlpatterns = [
         for what in engine_data.SOURCES
     ),
     *(path(f"engines/<str:engine_id>/{verb}", acts.engine, {"verb": verb}, name=f"{verb}_engine") for verb in acts.ENGINE),
+    path("models/<path:name>/planner", planner.page, name="planner_settings"),
+    path("models/<path:name>/planner/set", planner.set_planner, name="set_planner"),
+    path("data/models/<path:name>/advice", planner.advice, name="data_advice"),
+    path("data/models/<path:name>/planner", planner.outcomes, name="data_planner"),
     path("models/<path:name>/facts", rebalance.facts, name="model_facts"),
     path("models/<path:name>/forecast", rebalance.forecast, name="model_forecast"),
     *(

@@ -5,7 +5,7 @@ import { gettext, ngettext } from "./i18n.js";
 import { MODES } from "./opwords.js";
 
 const STATES = { pass: ["ok", gettext("pass")], fail: ["bad", gettext("fail")], unknown: ["idle", gettext("not known")] };
-const TITLES = {
+export const TITLES = {
   decode_share: gettext("Decode share of request time"),
   kv_network: gettext("KV per request against the network"),
   prefix_hits: gettext("KV already on the decode side"),
@@ -13,7 +13,7 @@ const TITLES = {
   transport: gettext("Transport"),
   short_prompts: gettext("Not only short requests"),
 };
-const LIMITS = {
+export const LIMITS = {
   decode_share: gettext("70 % or more"),
   kv_network: gettext("500 MB or less, or 100 Gb/s or more"),
   prefix_hits: gettext("under 80 %"),
@@ -22,7 +22,7 @@ const LIMITS = {
   short_prompts: gettext("512 in or more, or 100 out or more"),
 };
 const VERDICTS = { yes: gettext("yes"), no: gettext("no"), not_enough_data: gettext("not enough data"), try_canary: gettext("try a canary") };
-const GLYPHS = { yes: ["ok", "✓"], no: ["bad", "✕"], not_enough_data: ["idle", "○"], try_canary: ["warn", "▲"] };
+export const GLYPHS = { yes: ["ok", "✓"], no: ["bad", "✕"], not_enough_data: ["idle", "○"], try_canary: ["warn", "▲"] };
 const INPUTS = { prompt: gettext("prompt"), output: gettext("answer"), "prefix hits": gettext("prefix hits"), GPUs: gettext("GPUs"), network: gettext("network"), transport: gettext("transport") };
 
 export const title = ({ verdict, mode }) => {
@@ -65,7 +65,7 @@ const panel = (id, words, meta, ...nodes) => el("section", { class: "panel", "ar
 const table = (id, className, heads, rows) => el("div", { class: "scroll", tabindex: "0", role: "group", "aria-labelledby": id }, el("table", { class: `table ${className}` }, el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...rows)));
 const head = (words, className = "") => el("th", { class: className }, words);
 
-function basis({ source, samples, window_s, confidence }) {
+export function basis({ source, samples, window_s, confidence }) {
   const parts = [samples == null ? "" : ngettext("%(n)s request", "%(n)s requests", samples, { n: number(samples) }), window_s == null ? "" : gettext("over %(window)s s", { window: number(window_s) }), confidence == null ? "" : gettext("%(share)s % sure", { share: percent(confidence) })];
   return parts.filter(Boolean).join(" · ") || (source.startsWith("computed") ? gettext("computed") : gettext("given"));
 }

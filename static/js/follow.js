@@ -1,6 +1,6 @@
 // What every live page does: one socket for its topics, their rows, the mark in the top bar, and one paint per frame. While
 // frames come nothing else paints; when they do not, once a second, because ages must still count up.
-import { ALERTS, paintBadge } from "./badge.js";
+import { ALERTS, paintAsked, paintBadge } from "./badge.js";
 import { now } from "./clock.js";
 import { makeConnection } from "./connection.js";
 import { Rows } from "./rows.js";
@@ -49,7 +49,10 @@ export function follow({ topics, also = [], frames = [], paint, frame = () => {}
       socket.resync();
       return;
     }
-    if (detail.topic === ALERTS) paintBadge(rows(ALERTS).get(ALERTS));
+    if (detail.topic === ALERTS) {
+      paintBadge(rows(ALERTS).get(ALERTS));
+      paintAsked(rows(ALERTS).get("proposals"));
+    }
     if (!followed.includes(detail.topic)) return;
     heard = Date.now();
     repaint();

@@ -1,6 +1,7 @@
 // The page of one model. Live rows paint the head and the engines with every frame; charts and figures of the chosen time are asked
 // for anew when a frame comes and they are old enough. A panel that fails says so in its place.
 import { modelUrl, read, setDown } from "./act.js";
+import { paintAdvice } from "./advicepanel.js";
 import { makeCanary } from "./canary.js";
 import { now, setServerTime } from "./clock.js";
 import { isOpen } from "./dialog.js";
@@ -69,6 +70,7 @@ const PANELS = [
     fail: (words, again) => chart.failed(words, again),
   })),
   { needs: ["figures", "pools", "transfers"], paint: ({ figures, pools: of, transfers }, state) => paintKpis(figures.found, of.found, transfers.found, state), fail: failIn(byId("kpis")) },
+  { needs: ["advice"], everyMs: 60_000, paint: ({ advice }) => paintAdvice(part("advice", "body"), advice), fail: failIn(part("advice", "body")) },
   { needs: ["handoff"], paint: ({ handoff }) => paintHandoff(part("handoff", "body"), handoff.found), fail: failIn(part("handoff", "body")) },
   { needs: ["waste"], everyMs: 60_000, paint: ({ waste }) => paintWaste(part("waste", "body"), waste.found), fail: failIn(part("waste", "body")) },
   { needs: ["pairs"], paint: ({ pairs }, state) => paintPairs(pairs.found, state), fail: failIn(part("pairs", "body")) },
@@ -196,6 +198,7 @@ const head = makeHead(byId("head"), { name: NAME, models: first.models, openMode
 const engines = makeEngines(byId("engines"), openEngine);
 const canary = makeCanary(byId("canary"), { start: () => openMode(facts.mode === "disaggregated" ? "conditional" : "disaggregated"), done: taken });
 part("pairs", "end").append(el("span", { "data-said": true }), takeAway(gettext("the pairs"), () => dataUrl("pairs")));
+part("advice", "end").append(takeAway(gettext("the checks"), () => dataUrl("advice")));
 part("handoff", "end").append(takeAway(gettext("the handoff's parts"), () => dataUrl("handoff")));
 part("waste", "end").append(takeAway(gettext("the GPU hours"), () => dataUrl("waste")));
 part("engines", "end").append(takeAway(gettext("the engines' figures"), () => dataUrl("engines")));
