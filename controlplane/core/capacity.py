@@ -75,14 +75,21 @@ class EngineSpeed:
     @cached_property
     def prompts_s(self) -> tuple[tuple[float, ...], ...]:
         """By cell: the steps of a prompt, seconds each."""
-        return tuple(self._chunks(cell) for cell in self.mix.cells)
+        return tuple(self.prompt_s(cell) for cell in self.mix.cells)
 
     @cached_property
     def transfers_s(self) -> tuple[float, ...]:
         """By cell: its KV on an idle link."""
-        size = kvsize.transfer_size(self.model.shape, self.model.kv_dtype)
+        return tuple(self.transfer_s(cell) for cell in self.mix.cells)
+
+    def transfer_s(self, cell: Cell) -> float:
+        """Its KV on an idle link; the cell may be another mix's."""
         rate = (self.gbps or self.model.gpu.network_gbps) * 1e9 / 8
-        return tuple(size.bytes(max(1, round(cell.prompt_tokens - cell.cached_tokens))) / rate for cell in self.mix.cells)
+        return self._kv_size.bytes(max(1, round(cell.prompt_tokens - cell.cached_tokens))) / rate
+
+    @cached_property
+    def _kv_size(self) -> kvsize.KvSize:
+        return kvsize.transfer_size(self.model.shape, self.model.kv_dtype)
 
     @cached_property
     def context(self) -> tuple[float, float]:
@@ -120,7 +127,8 @@ class EngineSpeed:
         ratio, context = self.corrections.decode, self.context[0]
         return tuple(ratio * self.model.decode(size, context).seconds for size in BATCHES)
 
-    def _chunks(self, cell: Cell) -> tuple[float, ...]:
+    def prompt_s(self, cell: Cell) -> tuple[float, ...]:
+        """The steps of a prompt, seconds each; the cell may be another mix's."""
         past, left = round(cell.cached_tokens), max(1, round(cell.prompt_tokens - cell.cached_tokens))
         steps = []
         while left > 0:

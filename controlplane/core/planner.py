@@ -15,7 +15,7 @@ from controlplane.core.planner_choice import Choice, choose
 from controlplane.core.planner_guards import before_changing, before_looking, moves_left, no_budget
 from controlplane.core.planner_inputs import Demand, demand
 from controlplane.core.planner_moves import moves_between
-from controlplane.core.planner_search import Layouted, Search, needed_gpus, present
+from controlplane.core.planner_search import Layouted, Search, needed_gpus, present, search_for
 from controlplane.core.planner_types import (
     LEVELS,
     Accuracy,
@@ -108,7 +108,7 @@ def _one(
     load = demand(model, now_s)
     if load is None:
         return Hold(model.name, "empty", "No window of its traffic is complete.")
-    search = Search(model, load.inputs.mix, load.inputs.burst, load.corrections, fleet.prices)
+    search = search_for(model, load, fleet.prices)
     if not search.options("mixed" if model.mode == "monolithic" else "decode"):
         return Hold(model.name, "no_hardware", "The model does not fit the GPUs of its pools.", inputs=load.inputs)
     budget = moves_left(model, now_s)

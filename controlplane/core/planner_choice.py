@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from controlplane.core.planner_inputs import Demand
 from controlplane.core.planner_moves import moves_between, within
 from controlplane.core.planner_search import Layouted, Search, missed, present, rank, spread_room
 from controlplane.core.planner_types import Alternative, Cause, Estimate, ModelNow, PoolPlan
+from controlplane.core.protocol import Mode
 
 KEPT = 4
 """Alternatives that are told."""
@@ -54,13 +56,13 @@ def _larger(
     modes = dict.fromkeys((model.mode, *model.modes))
     found: list[Layouted] = []
     for mode in modes:
-        found += [each for each in search.splits(mode, demand.grow, own) if _affordable(here, each, budget)]
+        found += search.splits(mode, demand.grow, own, partial(_affordable, here, budget, mode))
     if not any(search.keeps(each.mode, each.estimate) for each in found):
         for mode in modes:
             found += search.smallest(mode, demand.grow, room)
-            found += search.splits(mode, demand.grow, room)
+            found += search.splits(mode, demand.grow, room) if room != own else ()
     found = [each for each in found if each.pools != here.pools or each.mode != here.mode]
-    here, found = search.judged(here, demand.loads), [search.judged(each, demand.loads) for each in found]
+    here, found = search.judged(here), [search.judged(each) for each in found]
     # Of equal cost the layout with the least strain wins, so that the next change is far.
     best = min(found, key=lambda each: rank(each, search), default=None)
     cause = _cause(search, demand, here, best)
@@ -70,7 +72,7 @@ def _larger(
         return _hopeless(model, search, here, best, cause, found)
     if moves_between(here.pools, best.pools) > budget:
         cut = within(search, model.mode, here.pools, best.pools, demand.grow, budget) if best.mode == here.mode else None
-        cut = search.judged(cut, demand.loads) if cut else None
+        cut = search.judged(cut) if cut else None
         if cut is None or not _worth(cut, here, search, model.guards.hysteresis):
             code = ("budget", f"It would take {moves_between(here.pools, best.pools)} moves, {budget} are left this hour.")
             return _stay(here, search, cause, code, found)
@@ -90,9 +92,9 @@ def _another_mode_reaches_more(model: ModelNow, search: Search, here: Layouted) 
     return missed(here, search) > 0 and any(search.out_of_reach(mode) < lost for mode in model.modes)
 
 
-def _affordable(here: Layouted, each: Layouted, budget: int) -> bool:
+def _affordable(here: Layouted, budget: int, mode: Mode, pools: Sequence[PoolPlan]) -> bool:
     """Another mode cannot be taken up by halves; another split can."""
-    return each.mode == here.mode or moves_between(here.pools, each.pools) <= budget
+    return mode == here.mode or moves_between(here.pools, pools) <= budget
 
 
 def _worth(best: Layouted, here: Layouted, search: Search, hysteresis: float) -> bool:
@@ -153,7 +155,7 @@ def _smaller(model: ModelNow, search: Search, demand: Demand, here: Layouted, bu
     else:
         found = [
             each
-            for each in search.smallest(model.mode, demand.keep, spread_room(model, {}))
+            for each in search.smallest(model.mode, demand.grow, spread_room(model, {}))
             if each.estimate.cost_per_hour < here.estimate.cost_per_hour * (1 - 1e-9)
         ]
         same = [each for each in found if _same_shapes(each.pools, here.pools)]
@@ -162,7 +164,7 @@ def _smaller(model: ModelNow, search: Search, demand: Demand, here: Layouted, bu
         return _stay(here, search, "idle", good)
     target = _consolidated(model, search, demand, here, target, budget)
     if target is None:
-        told = f"With one engine fewer, load × N/(N−1), it would miss its targets at {demand.keep:,.2f} requests/s."
+        told = f"With one engine fewer, load × N/(N−1), it would miss its targets at {demand.grow:,.2f} requests/s."
         return _stay(here, search, "idle", ("consolidation", told))
     saved = 1 - target.estimate.cost_per_hour / here.estimate.cost_per_hour
     if not demand.idle and saved < model.guards.hysteresis:
@@ -186,10 +188,10 @@ def _consolidated(
         safe = search.keeps(target.mode, target.estimate) and moves_between(here.pools, target.pools) <= budget
         return target if safe and _margin(model, search, target) else None
     for moves in range(min(budget, moves_between(here.pools, target.pools)), 0, -1):
-        cut = within(search, model.mode, here.pools, target.pools, demand.keep, moves)
+        cut = within(search, model.mode, here.pools, target.pools, demand.grow, moves)
         if cut is None:
             continue
-        cut = Layouted(cut.mode, cut.pools, search.estimate(cut.mode, cut.pools, 0.0 if demand.idle else demand.keep))
+        cut = Layouted(cut.mode, cut.pools, search.estimate(cut.mode, cut.pools, 0.0 if demand.idle else demand.grow))
         if demand.idle or (search.keeps(cut.mode, cut.estimate) and _margin(model, search, cut)):
             return cut
     return None
@@ -245,7 +247,7 @@ def _why(model: ModelNow, search: Search, demand: Demand, here: Layouted, best: 
         "mode": f"Mode {best.mode} serves this traffic better than {here.mode} on the same GPUs.",
         "idle": "Nothing arrives."
         if demand.idle
-        else f"Fewer GPUs keep the targets at up to {demand.keep:,.2f} requests/s.",
+        else f"Fewer GPUs keep the targets at up to {demand.grow:,.2f} requests/s.",
     }
     found = [sentences.get(cause, ""), f"It would give {_told(best.estimate, model)}."]
     if not search.keeps(best.mode, best.estimate):

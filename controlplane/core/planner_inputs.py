@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from controlplane.core.backlog import Minute, Traffic, minute_of
 from controlplane.core.capacity import Corrections
 from controlplane.core.planner_types import Inputs, ModelNow, Peak, Span
 from controlplane.core.predict import DAY_S, predict, present_rate
@@ -14,11 +15,12 @@ from controlplane.core.workload import Mix, Observed, Window, merged_mix
 
 MIX_S = 1800.0
 """The mix is that of the windows of so long: it shifts within an hour."""
-LOADS_S, LOADS = 3600.0, 12
-"""The windows of the last hour by their load, in so many groups: traffic that comes and goes within minutes shows in the
-highest ones."""
-EXPECTED = 6
-"""How often the expected load counts beside them."""
+LOOK_S = 3600.0
+"""What a layout must stand: the windows of so long, in their order, with their bursts and lulls."""
+HALF_S = 1200.0
+"""A request of so long ago counts half."""
+AGAIN_S = 900.0
+"""Then those of so long once more, at the expected load."""
 CLAMP = (0.5, 2.0)
 """A live ratio beyond these says more of a broken measurement than of the engine."""
 RATIOS = 10
@@ -28,14 +30,12 @@ FEWEST_RATIOS = 3
 
 @dataclass(frozen=True)
 class Demand:
-    """`inputs` for people; `grow` and `keep`: arrivals/s that engines must take, headroom added. GPUs are added for the
-    first and given up only as far as the second allows, which also holds the highest load of late."""
+    """`inputs` for people; `grow`: arrivals/s that engines must take, headroom added."""
 
     inputs: Inputs
-    loads: tuple[float, ...]
-    """Arrivals/s of the last hour, lowest to highest, and EXPECTED times what is expected: what a layout must stand."""
+    traffic: Traffic | None
+    """What a layout must stand: the last hour, with its bursts and lulls, and what is expected; None: nothing arrives."""
     grow: float
-    keep: float
     idle: bool
     """Nothing arrived for as long as GPUs are kept, and nothing is expected."""
     corrections: Corrections
@@ -53,7 +53,6 @@ def demand(model: ModelNow, now_s: float) -> Demand | None:
     if not mix.cells:
         mix = next((each.mix for each in reversed(windows) if each.mix.cells), Mix())
     rate, peak = present_rate(windows), _peak(model.peaks, now_s, guards.horizon_s)
-    busiest = max((each.rate for each in _since(windows, guards.idle_s)), default=rate)
     scheduled = peak.rate if peak else 0.0
     found = corrections(model.observed)
     last = model.observed[-1] if model.observed else None
@@ -74,9 +73,8 @@ def demand(model: ModelNow, now_s: float) -> Demand | None:
             itl_p99_ms=last.itl_p99_ms if last else None,
             peak=peak.why or "a scheduled peak" if peak else None,
         ),
-        loads=_loads(windows, max(ahead.rate, scheduled)),
+        traffic=_traffic(windows, mix, max(ahead.rate, scheduled), max(rate, ahead.rate, scheduled)),
         grow=max(rate, ahead.rate, scheduled) * (1 + guards.headroom),
-        keep=max(rate, ahead.rate, scheduled, busiest) * (1 + guards.headroom),
         idle=not any(each.rate for each in _since(windows, guards.idle_s))
         and windows[-1].until_s - windows[0].since_s >= guards.idle_s - 1
         and not scheduled,
@@ -121,11 +119,19 @@ def _ratio(values: Iterable[float | None]) -> float:
     return min(CLAMP[1], max(CLAMP[0], median(known)))
 
 
-def _loads(windows: Sequence[Window], expected: float) -> tuple[float, ...]:
-    rates = sorted(each.rate for each in _since(windows, LOADS_S))
-    size = -(-len(rates) // LOADS)
-    groups = (rates[first : first + size] for first in range(0, len(rates), size))
-    return (*(math.fsum(group) / len(group) for group in groups), *[expected] * EXPECTED)
+def _traffic(windows: Sequence[Window], mix: Mix, expected: float, rate: float) -> Traffic | None:
+    """Of the windows, and of what is expected; `rate`: for which all of it stands."""
+    if rate <= 0 or not mix.cells:
+        return None
+    end_s = windows[-1].until_s
+    seen = [minute_of(each, 0.5 ** ((end_s - each.until_s) / HALF_S), 1.0, mix) for each in _since(windows, LOOK_S)]
+    again = _since(windows, AGAIN_S)
+    mean = math.fsum(each.rate for each in again) / len(again)
+    if mean > 0:
+        ahead = [minute_of(each, 1.0, expected / mean, mix) for each in again]
+    else:
+        ahead = [Minute(AGAIN_S, expected, 1.0, mix, 1.0)]
+    return Traffic((*seen, *ahead), rate)
 
 
 def _since(windows: Sequence[Window], seconds: float) -> list[Window]:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.core import gpus as gpu_table
+from controlplane.core.backlog import Backlog, Course, Traffic
 from controlplane.core.capacity import TAIL, Answering, Corrections, EngineSpeed, Given, Load, given, local_cells, met
 from controlplane.core.gpus import UnknownGpu
 from controlplane.core.perf import DoesNotFit, PhaseModel
+from controlplane.core.planner_inputs import Demand
 from controlplane.core.planner_types import Estimate, ModelNow, PoolNow, PoolPlan
 from controlplane.core.protocol import ROLES_OF_MODE, Mode, Role
 from controlplane.core.workload import Mix
@@ -29,6 +31,11 @@ NOT_KEPT = 3
 """Worse than any number of missed targets that are out of reach."""
 HALF = 0.5
 FEW, LINKS = 4, 2
+BEST = 8
+"""Splits of one mode that are looked at closely."""
+PoolKind = tuple[str, int]
+"""Kind of GPU, tensor parallel."""
+Pools = tuple[PoolPlan, ...]
 Question = tuple[Load, tuple[EngineSpeed, int], tuple[EngineSpeed, int] | None, tuple[bool, ...], tuple[float, float]]
 MODEL_ERROR = 0.2
 """Half of an estimate's interval, relative: nine in ten latencies lie within it of the event simulation's."""
@@ -56,7 +63,7 @@ class Layouted:
     pools: tuple[PoolPlan, ...]
     estimate: Estimate
     in_time: float | None = None
-    """Share of requests in time over the loads of the last hour and the expected one; None: not looked at."""
+    """Share of requests in time over the traffic of the last hour and what is expected; None: not looked at."""
 
 
 class Search:
@@ -71,8 +78,10 @@ class Search:
         prices: Mapping[str, float] | None = None,
         strict: bool = False,
         most_gpus: int = MOST_GPUS,
+        traffic: Traffic | None = None,
     ) -> None:
-        """`strict`: a target that is out of reach counts as missed; `most_gpus`: of all kinds together."""
+        """`strict`: a target that is out of reach counts as missed; `most_gpus`: of all kinds together. With `traffic` rates
+        are those of its course, scaled; without it they are taken to last."""
         self.model, self.mix, self.burst = model, mix, burst
         self.strict, self.most_gpus = strict, most_gpus
         self.corrections = corrections or Corrections()
@@ -81,6 +90,8 @@ class Search:
         self._locals: dict[Mode, tuple[bool, ...]] = {}
         self._lost: dict[Mode, frozenset[str]] = {}
         self.error = MODEL_ERROR
+        self.traffic = traffic
+        self._backlogs: dict[tuple[Mode, PoolKind, PoolKind | None], Backlog] = {}
 
     # --- what a layout gives ---------------------------------------------------------------------------------------------
 
@@ -96,7 +107,30 @@ class Search:
             return Estimate(0.0, 0.0, 1.0, 0.0, 0.0, role, gpus, cost, None, self.error)
         answer, prefill = by_role.get("decode") or by_role["mixed"], by_role.get("prefill")
         found = self._given(mode, answer, prefill, rate)
+        if self.traffic:
+            found = self._gone_by(found, self._course(mode, answer, prefill, rate), any(self._local(mode)))
         return self._told(found, mode, gpus, cost, rate)
+
+    def _gone_by(self, lasting: Given, course: Course, stalls: bool) -> Given:
+        """What pools give over the traffic's course, from what they give at its mean. `stalls`: prompts among the answers,
+        whose steps are the longest gaps."""
+        ttft_s, itl_s = self.model.slo.ttft_ms / 1e3, self.model.slo.itl_ms / 1e3
+        slowest_s = course.slower_than_all_but(itl_s)
+        return replace(
+            lasting,
+            ttft_p99_s=math.inf if lasting.saturated else course.later_than_all_but(ttft_s),
+            itl_p99_s=max(lasting.itl_p99_s, slowest_s) if stalls else slowest_s,
+            attained=course.judged(ttft_s, itl_s).in_time,
+        )
+
+    def _course(self, mode: Mode, answer: PoolPlan, prefill: PoolPlan | None, rate: float, prefills: int = 0) -> Course:
+        """`prefills`: instead of the engines of `prefill`."""
+        assert self.traffic is not None
+        kinds = (answer.gpu, answer.tensor_parallel), (prefill.gpu, prefill.tensor_parallel) if prefill else None
+        if (mode, *kinds) not in self._backlogs:
+            speeds = self.speed(*kinds[0]), self.speed(*kinds[1]) if kinds[1] else None
+            self._backlogs[mode, *kinds] = Backlog(self.traffic, *speeds, lambda mix: local_cells(mix, mode))
+        return self._backlogs[mode, *kinds].course(answer.engines, prefills or (prefill.engines if prefill else 0), rate)
 
     def _given(self, mode: Mode, answer: PoolPlan, prefill: PoolPlan | None, rate: float) -> Given:
         return given(*self._question(mode, answer, prefill, rate))
@@ -159,16 +193,17 @@ class Search:
         known = gpu_table.GPUS.get(kind)
         return self.prices.get(kind, known.price_per_hour if known else 0.0)
 
-    def judged(self, layout: Layouted, loads: Sequence[float]) -> Layouted:
-        """With its share in time over all of `loads`, by their requests: near saturation a single load would say all or
-        nothing, and traffic that comes and goes within minutes is quicker than engines can follow."""
-        known = [rate for rate in loads if rate > 0]
-        if not known or not self.mix.cells:
-            return replace(layout, in_time=1.0)
-        roles = {pool.role: pool for pool in layout.pools}
-        answer = roles.get("decode") or roles["mixed"]
-        shares = [rate * met(*self._question(layout.mode, answer, roles.get("prefill"), rate)).attained for rate in known]
-        return replace(layout, in_time=math.fsum(shares) / math.fsum(known))
+    def judged(self, layout: Layouted) -> Layouted:
+        """With its share in time over the traffic as it is: no headroom, all of its lulls and bursts."""
+        return replace(layout, in_time=self._in_time(layout.mode, layout.pools))
+
+    def _in_time(self, mode: Mode, pools: Sequence[PoolPlan]) -> float:
+        if not self.traffic or not self.mix.cells:
+            return 1.0
+        roles = {pool.role: pool for pool in pools}
+        answer, targets = roles.get("decode") or roles["mixed"], self.model.slo
+        course = self._course(mode, answer, roles.get("prefill"), self.traffic.rate)
+        return course.judged(targets.ttft_ms / 1e3, targets.itl_ms / 1e3).in_time
 
     # --- which there are -------------------------------------------------------------------------------------------------
 
@@ -287,7 +322,11 @@ class Search:
             return True
         found = met(*self._question(mode, answer, prefill, rate))
         lost = self.out_of_reach(mode)
-        return found.busy <= BUSY_MOST and ("ttft" in lost or found.ttft) and ("itl" in lost or found.itl)
+        if found.busy > BUSY_MOST or not ("ttft" in lost or found.ttft) or not ("itl" in lost or found.itl):
+            return False
+        if not self.traffic or "ttft" in lost:
+            return True
+        return self._course(mode, answer, prefill, rate).later_than(self.model.slo.ttft_ms / 1e3) <= TAIL
 
     def _answers(self, mode: Mode, option: Option, engines: int, rate: float) -> bool:
         """Whether so many answering engines keep what is theirs: ITL, and of monolithic serving TTFT too."""
@@ -301,34 +340,56 @@ class Search:
             return False
         itl_s = self.model.slo.itl_ms / 1e3
         lost = "itl" in self.out_of_reach(mode)
-        return (lost or pool.itl_p99_s <= itl_s) and pool.slot.longer_than(self.model.slo.ttft_ms / 2e3) < TAIL / 2
+        if not (lost or pool.itl_p99_s <= itl_s) or pool.slot.longer_than(self.model.slo.ttft_ms / 2e3) >= TAIL / 2:
+            return False
+        return lost or not self.traffic or self._quick(mode, option.plan(engines), rate)
 
-    def splits(self, mode: Mode, rate: float, room: Mapping[str, int]) -> Iterator[Layouted]:
-        """Every split that fills `room` (GPUs by kind), by pairs of options, floors and ceilings kept."""
+    def _quick(self, mode: Mode, answer: PoolPlan, rate: float) -> bool:
+        """Whether answers are, however many prefill engines send them on."""
+        prefill = next(iter(self.options("prefill")), None)
+        if prefill is None:
+            return True
+        course = self._course(mode, answer, prefill.plan(1), rate, MOST_ENGINES)
+        return course.slower_than(self.model.slo.itl_ms / 1e3) <= TAIL
+
+    def splits(
+        self, mode: Mode, rate: float, room: Mapping[str, int], allowed: Callable[[Pools], bool] = lambda pools: True
+    ) -> list[Layouted]:
+        """The splits that fill `room` (GPUs by kind), by pairs of options, floors and ceilings kept; under traffic the BEST
+        of them, by requests in time."""
+        found = [pools for pools in dict.fromkeys(self._filling(mode, room)) if allowed(pools)]
+        if self.traffic and len(found) > BEST:
+            found = sorted(found, key=lambda pools: -self._in_time(mode, pools))[:BEST]
+        return [Layouted(mode, pools, self.estimate(mode, pools, rate)) for pools in found]
+
+    def _filling(self, mode: Mode, room: Mapping[str, int]) -> Iterator[tuple[PoolPlan, ...]]:
         if mode == "monolithic":
             for option in self.options("mixed"):
                 engines = min(option.ceiling, room.get(option.gpu, 0) // option.tensor_parallel)
                 if engines >= option.floor:
-                    pools: tuple[PoolPlan, ...] = (option.plan(engines),)
-                    yield Layouted(mode, pools, self.estimate(mode, pools, rate))
+                    yield (option.plan(engines),)
             return
         for answer in self.options("decode"):
             for prefill in self.options("prefill"):
-                yield from self._filled(mode, answer, prefill, rate, room)
+                yield from _filled(answer, prefill, room)
 
-    def _filled(
-        self, mode: Mode, answer: Option, prefill: Option, rate: float, room: Mapping[str, int]
-    ) -> Iterator[Layouted]:
-        shared = answer.gpu == prefill.gpu
-        for engines in range(prefill.floor, min(prefill.ceiling, room.get(prefill.gpu, 0) // prefill.tensor_parallel) + 1):
-            left = room.get(answer.gpu, 0) - (engines * prefill.tensor_parallel if shared else 0)
-            answering = min(answer.ceiling, left // answer.tensor_parallel)
-            if answering < answer.floor:
-                if shared:
-                    return
-                continue
-            pools = prefill.plan(engines), answer.plan(answering)
-            yield Layouted(mode, pools, self.estimate(mode, pools, rate))
+
+def _filled(answer: Option, prefill: Option, room: Mapping[str, int]) -> Iterator[tuple[PoolPlan, ...]]:
+    shared = answer.gpu == prefill.gpu
+    for engines in range(prefill.floor, min(prefill.ceiling, room.get(prefill.gpu, 0) // prefill.tensor_parallel) + 1):
+        left = room.get(answer.gpu, 0) - (engines * prefill.tensor_parallel if shared else 0)
+        answering = min(answer.ceiling, left // answer.tensor_parallel)
+        if answering < answer.floor:
+            if shared:
+                return
+            continue
+        yield prefill.plan(engines), answer.plan(answering)
+
+
+def search_for(model: ModelNow, load: Demand, prices: Mapping[str, float]) -> Search:
+    """Of the model under its demand."""
+    inputs = load.inputs
+    return Search(model, inputs.mix, inputs.burst, load.corrections, prices, traffic=load.traffic)
 
 
 def present(pools: Sequence[PoolNow]) -> tuple[PoolPlan, ...]:

@@ -13,7 +13,7 @@ from controlplane.core.planner_choice import Choice, choose
 from controlplane.core.planner_guards import before_looking
 from controlplane.core.planner_inputs import Demand, demand, inside
 from controlplane.core.planner_moves import moves_between
-from controlplane.core.planner_search import Layouted, Search, present
+from controlplane.core.planner_search import Layouted, Search, present, search_for
 from controlplane.core.planner_types import Estimate, FleetNow, Lent, ModelNow, PoolNow, PoolPlan
 
 MOST_GIVEN = 16
@@ -76,7 +76,7 @@ def _offers(giver: ModelNow, fleet: FleetNow, now_s: float) -> Iterator[_Offer]:
     load = demand(giver, now_s)
     if load is None:
         return
-    search = Search(giver, load.inputs.mix, load.inputs.burst, load.corrections, fleet.prices)
+    search = search_for(giver, load, fleet.prices)
     before = present(giver.pools)
     now = Layouted(giver.mode, before, search.estimate(giver.mode, before, load.grow))
     for pool in giver.pools:
@@ -129,17 +129,19 @@ def _returned(
     if home is None or giver_load is None:
         return None
     before = present(model.pools)
-    now = search.estimate(model.mode, before, load.keep)
+    now = search.estimate(model.mode, before, load.grow)
     gpus = lent.engines * home.tensor_parallel
     left = [
-        Layouted(model.mode, pools, search.estimate(model.mode, pools, load.keep))
+        Layouted(model.mode, pools, search.estimate(model.mode, pools, load.grow))
         for pools in _without(model, before, home.gpu, gpus)
     ]
     good = [each for each in left if search.keeps(each.mode, each.estimate)]
     if not good:
         return None
     best = min(good, key=lambda each: (each.estimate.strain, moves_between(before, each.pools)))
-    theirs = Search(giver, giver_load.inputs.mix, giver_load.inputs.burst, giver_load.corrections, fleet.prices)
+    theirs = Search(
+        giver, giver_load.inputs.mix, giver_load.inputs.burst, giver_load.corrections, fleet.prices, traffic=load.traffic
+    )
     had = present(giver.pools)
     gets = tuple(replace(each, engines=each.engines + lent.engines) if each.role == lent.role else each for each in had)
     told = (
