@@ -31,7 +31,7 @@ def test_a_day_repeats_the_hours_under_their_curves() -> None:
 
 def test_the_planner_loses_no_request_and_keeps_six_moves_an_hour() -> None:
     hours = [hour("chat", 1000, 200, 1.0), hour("code", 2000, 30, 1.0), hour("documents", 6000, 300, 0.1)]
-    found = planner_day(hours, seconds=3600.0, only="stationary", splits=[6])
+    found = planner_day(hours, seconds=3600.0, only="stationary", controls=["planner", "fixed 6:2", "reactive ±1"])
     runs = {run["name"]: run for run in found["traffic"]["stationary"]["runs"]}
     assert set(runs) == {"planner", "reactive ±1", "fixed 6:2"}
     assert all(run["unfinished"] == 0 for run in runs.values())

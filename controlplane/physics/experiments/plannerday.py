@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from controlplane.core.forecast import Arrival, Outcome, Pool, Settings, simulate_pools
@@ -20,18 +22,23 @@ from controlplane.core.protocol import Slo
 from controlplane.core.shapes import Shape
 from controlplane.physics.catalog import read_config
 from controlplane.physics.experiments.daycontrol import Fixed, Planned, Reactive, Ticking, pools_now
+from controlplane.physics.experiments.daykept import Kept, key_of
 from controlplane.physics.experiments.daytraffic import DAY_S, HOUR_S, SHIFTING, STATIONARY, Curve, Hour, day
 from controlplane.physics.forecasting import Report
 from controlplane.physics.phases import stored_shape
 
 MODEL, WEIGHTS, GPU, GPUS, TENSOR_PARALLEL = "llama-3.1-405b", "fp8", "a100-sxm", 64, 8
 ENGINES = GPUS // TENSOR_PARALLEL
-START = (6, 2)
+START = (4, 4)
+"""Of the controls that move engines: halves, as whoever knows nothing of the traffic would begin."""
 SLO = Slo(ttft_ms=8000.0, itl_ms=48.0)
 MOST_PROMPT = 12_000
 """Longer documents are left out: one of them alone takes longer than the target."""
 GUARDS = Guards(give_up=False, min_samples=20, cooldown_s=600.0, horizon_s=900.0)
 SETTINGS = Settings(max_num_seqs=256)
+PLANNER, REACTIVE = "planner", "reactive ±1"
+FIXED = {f"fixed {split}:{ENGINES - split}": split for split in range(ENGINES - 1, 0, -1)}
+CONTROLS = (PLANNER, *FIXED, REACTIVE)
 TRAFFIC: Mapping[str, Mapping[str, Curve]] = {"shifting": SHIFTING, "stationary": STATIONARY}
 
 
@@ -68,17 +75,22 @@ class Run:
 
 
 def planner_day(
-    hours: Sequence[Hour], report: Report | None = None, seconds: float = DAY_S, only: str = "", splits: Sequence[int] = ()
+    hours: Sequence[Hour],
+    report: Report | None = None,
+    seconds: float = DAY_S,
+    only: str = "",
+    controls: Sequence[str] = (),
+    keep: Path | None = None,
 ) -> dict[str, Any]:
-    """Both traffics under all controls. `only`: shifting or stationary; `splits`: prefill engines of the fixed ones (empty:
-    all)."""
+    """Both traffics under all controls. `only`: shifting or stationary; `controls`: some of CONTROLS (empty: all); `keep`: a
+    file of finished runs, which are not computed again (daykept). Raises ForecastRefused for that file."""
     told: Report = report or (lambda what, share: None)
     shape = stored_shape(read_config(MODEL), WEIGHTS)
-    found = {}
+    kept, found = Kept(keep), {}
     for name, curves in TRAFFIC.items():
         if only in ("", name):
             arrivals = day(hours, curves, seconds)
-            found[name] = traffic_document(name, shape, arrivals, seconds, splits or range(1, ENGINES), told)
+            found[name] = traffic_document(name, shape, arrivals, seconds, controls or CONTROLS, told, kept)
     return {
         "model": MODEL,
         "weights": WEIGHTS,
@@ -92,7 +104,13 @@ def planner_day(
 
 
 def traffic_document(
-    name: str, shape: Shape, arrivals: Sequence[Arrival], seconds: float, splits: Sequence[int], told: Report
+    name: str,
+    shape: Shape,
+    arrivals: Sequence[Arrival],
+    seconds: float,
+    names: Sequence[str],
+    told: Report,
+    kept: Kept,
 ) -> dict[str, Any]:
     model = ModelNow(
         name="day",
@@ -103,20 +121,25 @@ def traffic_document(
         level="automatic",
         guards=GUARDS,
     )
-    controls: dict[str, Ticking] = {"planner": Planned(arrivals, model, *START)}
-    controls["reactive ±1"] = Reactive(arrivals, SLO, *START)
-    for prefills in splits:
-        controls[f"fixed {prefills}:{ENGINES - prefills}"] = Fixed(arrivals, SLO, prefills, ENGINES - prefills)
+    controls: dict[str, Ticking] = {PLANNER: Planned(arrivals, model, *START), REACTIVE: Reactive(arrivals, SLO, *START)}
+    controls |= {name: Fixed(arrivals, SLO, split, ENGINES - split) for name, split in FIXED.items()}
     runs = []
-    for index, (each, control) in enumerate(controls.items()):
-        told(f"{name}: {each}", index / len(controls))
-        runs.append(_run(each, shape, arrivals, control, seconds).document(SLO, max(1, round(seconds / HOUR_S))))
+    for index, each in enumerate(names):
+        control = controls[each]
+        told(f"{name}: {each}", index / len(names))
+        start = (control.retasks.count("prefill"), ENGINES)
+        setting = (MODEL, WEIGHTS, GPU, TENSOR_PARALLEL, SLO, GUARDS, SETTINGS, seconds, each, start)
+        runs.append(kept.run(key_of(setting, arrivals), partial(_document, each, shape, arrivals, control, seconds)))
     return {
         "requests": len(arrivals),
         "prompt_tokens": sum(each.prompt_tokens for each in arrivals) / len(arrivals),
         "output_tokens": sum(each.output_tokens for each in arrivals) / len(arrivals),
         "runs": runs,
     }
+
+
+def _document(name: str, shape: Shape, arrivals: Sequence[Arrival], control: Ticking, seconds: float) -> dict[str, Any]:
+    return _run(name, shape, arrivals, control, seconds).document(SLO, max(1, round(seconds / HOUR_S)))
 
 
 def _run(name: str, shape: Shape, arrivals: Sequence[Arrival], control: Ticking, seconds: float) -> Run:

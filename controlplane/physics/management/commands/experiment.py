@@ -35,6 +35,14 @@ class Command(PhysicsCommand):
         for kind in RECORDED:
             group.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"the trace of {kind}")
         group.add_argument("--hours", type=real, default=DAY_S / HOUR_S, metavar="H", help="of virtual time, default 24")
+        group.add_argument("--keep", type=Path, metavar="FILE", help="keep finished runs in it, and go on from there")
+        group.add_argument(
+            "--control",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="planner, 'reactive ±1', 'fixed 6:2', …; default all",
+        )
         group.add_argument("--traffic", default="", metavar="NAME", help="shifting or stationary; default both")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -60,9 +68,16 @@ class Command(PhysicsCommand):
             raise CommandError(f"--hours must be above 0 and at most 24, got {options['hours']!r:.40}")
         if options["traffic"] not in ("", *plannerday.TRAFFIC):
             raise CommandError(f"--traffic must be one of {', '.join(plannerday.TRAFFIC)}, got {options['traffic']!r:.40}")
+        for name in options["control"]:
+            if name not in plannerday.CONTROLS:
+                raise CommandError(f"--control must be one of {', '.join(plannerday.CONTROLS)}, got {name!r:.40}")
+        if options["keep"]:
+            check_writable(options["keep"], "--keep")
         hours = [_hour(kind, options[kind]) for kind in RECORDED]
         with progress(shown=self.stderr.isatty()) as report:
-            document = plannerday.planner_day(hours, report, options["hours"] * HOUR_S, options["traffic"])
+            document = plannerday.planner_day(
+                hours, report, options["hours"] * HOUR_S, options["traffic"], options["control"], options["keep"]
+            )
         self.stdout.write(json.dumps(document, indent=2) if options["json"] else plannerday.summary(document))
 
 
