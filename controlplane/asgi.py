@@ -37,8 +37,8 @@ if not settings.SECRET_KEY_FILE.is_file():
 
 
 def _close_connections(**_: Any) -> None:
-    """Each request has a thread of its own here: a connection that stayed open would never be used again. One with an open
-    transaction belongs to somebody else, as Django's own handler of this signal takes it too."""
+    """Each request has a thread of its own here, and a connection that it kept would never be used again: it goes back to
+    where they are shared. One with an open transaction belongs to somebody else, as Django's own handler takes it too."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()

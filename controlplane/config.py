@@ -25,6 +25,8 @@ class Config(BaseSettings):
     state: Path = Field(default=Path(".twinpool"))
     database_url: SecretStr | None = None
     database_owner_url: SecretStr | None = None
+    database_connections: int = Field(default=0, ge=0, le=1000)
+    """How many the threads of this process share; 0: each keeps its own. The web process sets it if nobody does."""
     valkey_url: SecretStr | None = None
     telemetry_url: SecretStr | None = None
     fleet_secret_file: Path | None = None

@@ -97,8 +97,16 @@ def _database(url: SecretStr | None) -> dict[str, Any]:
     }
 
 
+# Of a process whose requests have a thread each, such as web: a connection of its own would cost each of them more than its
+# work does, and many at once would take all that PostgreSQL gives. While it is away each waits `timeout` s and is told so.
+_POOL = {"min_size": 1, "timeout": 3.0, "reconnect_timeout": 1.0, "max_idle": 120.0, "name": "requests"}
+
+
 # `default` is the application's role; `owner` may change the schema and is used by `migrate --database owner` alone.
 DATABASES = {"default": _database(_config.database_url)}
+if _config.database_connections:
+    DATABASES["default"] |= {"CONN_MAX_AGE": 0}
+    DATABASES["default"]["OPTIONS"]["pool"] = {**_POOL, "max_size": _config.database_connections}
 if _config.database_owner_url:
     DATABASES["owner"] = _database(_config.database_owner_url)
 DATABASE_APP_ROLE = DATABASES["default"]["USER"]

@@ -34,6 +34,7 @@ MOST_ROUTER_PROCESSES = 64
 ENV_STATE = "TWINPOOL_STATE"  # absolute path of the state folder
 ENV_DATABASE_URL = "TWINPOOL_DATABASE_URL"  # role `app`: postgresql://user:password@host:port/name
 ENV_DATABASE_OWNER_URL = "TWINPOOL_DATABASE_OWNER_URL"  # role `owner`: migrations only
+ENV_DATABASE_CONNECTIONS = "TWINPOOL_DATABASE_CONNECTIONS"  # that the threads of one process share; 0: one per thread
 ENV_VALKEY_URL = "TWINPOOL_VALKEY_URL"  # redis://:password@host:port/0
 ENV_TELEMETRY_URL = "TWINPOOL_TELEMETRY_URL"  # another server for telemetry streams; default: the broker
 ENV_FLEET_SECRET_FILE = "TWINPOOL_FLEET_SECRET_FILE"  # 0600, 32 bytes; control and routers

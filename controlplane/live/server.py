@@ -4,11 +4,16 @@ own command line cannot be told."""
 from __future__ import annotations
 
 import argparse
+import os
 
 import uvicorn
 
+from controlplane.core import names
 from controlplane.live.messages import MAX_BYTES
 from controlplane.live.protocol import LiveProtocol
+
+CONNECTIONS = 16
+"""To PostgreSQL, shared by the threads of requests; what is more waits for one. Reads and changes take milliseconds."""
 
 
 def main() -> None:
@@ -17,6 +22,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--proxies", default="", help="comma-separated addresses whose X-Forwarded-For is believed")
     options = parser.parse_args()
+    os.environ.setdefault(names.ENV_DATABASE_CONNECTIONS, str(CONNECTIONS))  # before settings are read
     uvicorn.run(
         "controlplane.asgi:application",
         host=options.host,
