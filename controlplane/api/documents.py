@@ -93,24 +93,19 @@ class PoolDocument(PoolSize):
         return states
 
 
-class RankDocument(serializers.ModelSerializer[models.Rank]):
-    node = serializers.CharField(source="node.name", read_only=True)
-    gpus = serializers.SerializerMethodField()
+class RankDocument(serializers.Serializer[Any]):
+    """One process of an engine."""
 
-    class Meta:
-        model = models.Rank
-        fields = ("index", "node", "gpus")
-        read_only_fields = fields
-
-    def get_gpus(self, rank: models.Rank) -> list[str]:
-        return [each.gpu_id for each in rank.reservations.all()]
+    index = serializers.IntegerField()
+    node = serializers.CharField()
+    gpus = TextsField()
 
 
 class EngineDocument(serializers.ModelSerializer[models.Engine]):
     label = serializers.CharField(read_only=True)  # type: ignore[assignment]
     model = serializers.CharField(source="model.name", read_only=True)
     state = serializers.ChoiceField(choices=ENGINE_STATES, read_only=True)
-    ranks = RankDocument(many=True, read_only=True)
+    ranks = serializers.SerializerMethodField()
 
     class Meta:
         model = models.Engine
@@ -121,6 +116,12 @@ class EngineDocument(serializers.ModelSerializer[models.Engine]):
         )
         read_only_fields = fields
 
+    @extend_schema_field(RankDocument(many=True))
+    def get_ranks(self, engine: Any) -> list[dict[str, Any]]:
+        """As `selectors.find_ranks` has set them."""
+        placed: list[dict[str, Any]] = engine.placed
+        return placed
+
 
 class LogDocument(serializers.Serializer[Any]):
     engine = serializers.CharField(read_only=True)
@@ -129,16 +130,12 @@ class LogDocument(serializers.Serializer[Any]):
 
 class GpuDocument(serializers.ModelSerializer[models.Gpu]):
     node = serializers.CharField(source="node.name", read_only=True)
-    engine = serializers.SerializerMethodField()
+    engine = serializers.CharField(allow_null=True, read_only=True, help_text="The one that holds it.")
 
     class Meta:
         model = models.Gpu
         fields = ("uuid", "node", "index", "kind", "memory_bytes", "simulated", "engine")
         read_only_fields = fields
-
-    def get_engine(self, gpu: models.Gpu) -> str | None:
-        held = getattr(gpu, "reservation", None)
-        return held.rank.engine_id if held else None
 
 
 class NodeDocument(serializers.ModelSerializer[models.Node]):

@@ -31,7 +31,12 @@ class EventStream(Json):
 
 
 def encode(data: Any) -> bytes:
-    return orjson.dumps(data, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps(data, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z)
+
+
+def stored(data: Any) -> Any:
+    """The same as a database keeps it: times as texts."""
+    return orjson.loads(encode(data))
 
 
 def _plain(value: Any) -> Any:

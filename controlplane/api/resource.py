@@ -16,7 +16,9 @@ from controlplane.api.documents import OperationDocument
 from controlplane.api.documents_preview import PreviewDocument
 from controlplane.api.idempotency import Answer, once, read_key
 from controlplane.api.preconditions import expected_version
+from controlplane.api.rendering import stored
 from controlplane.api.selectors import operations_with_steps
+from controlplane.api.showing import show
 from controlplane.api.strict import ChangeQuery, RemovalQuery, read_query
 from controlplane.control.actions import preview
 from controlplane.control.actor import Actor
@@ -67,4 +69,4 @@ def carry_out_on_model(
 
 def _began(operation: models.Operation) -> Answer:
     row = operations_with_steps().get(pk=operation.pk)
-    return Answer(202, OperationDocument(row).data, f"/api/v1/operations/{row.pk}")
+    return Answer(202, stored(show(OperationDocument, row)), f"/api/v1/operations/{row.pk}")

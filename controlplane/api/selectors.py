@@ -4,33 +4,55 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from django.db.models import Count, Model, Prefetch, Q, QuerySet
+from django.db.models import Count, F, Model, Q, QuerySet
 from django.http import Http404
 
 from controlplane.alerts.models import Alert, AlertState
 from controlplane.core.lifecycle import ENDED
 from controlplane.fleet import models
 
+Rows = TypeVar("Rows", bound=Model)
+
 
 def all_models() -> QuerySet[models.Model]:
-    return models.Model.objects.prefetch_related("pools")
+    """Without the config.json, which no document shows and which is larger than all the rest."""
+    return models.Model.objects.defer("config").prefetch_related("pools")
+
+
+def with_model_name(rows: QuerySet[Rows]) -> QuerySet[Rows]:
+    """Rows that belong to a model, of which the name alone is read."""
+    own = (field.name for field in rows.model._meta.concrete_fields)
+    return rows.select_related("model").only(*own, "model__name")
 
 
 def all_pools() -> QuerySet[models.Pool]:
-    return models.Pool.objects.select_related("model")
+    return with_model_name(models.Pool.objects.all())
 
 
 def all_engines() -> QuerySet[models.Engine]:
-    ranks = models.Rank.objects.select_related("node").prefetch_related(
-        Prefetch("reservations", models.Reservation.objects.order_by("gpu__index"))
-    )
-    return models.Engine.objects.select_related("model").prefetch_related(Prefetch("ranks", ranks))
+    """Their documents need `find_ranks` too."""
+    return with_model_name(models.Engine.objects.all()).defer("launch")
+
+
+def find_ranks(engines: Sequence[models.Engine]) -> None:
+    """Gives each engine `placed`: its ranks, each with node and GPUs, as the document has them."""
+    rows = models.Rank.objects.filter(engine__in=engines).order_by("engine_id", "index", "reservations__gpu__index")
+    found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for engine, index, node, gpu in rows.values_list("engine_id", "index", "node__name", "reservations__gpu_id"):
+        rank = found[engine].setdefault(index, {"index": index, "node": node, "gpus": []})
+        rank["gpus"] += [gpu] if gpu else []
+    for each in engines:
+        each.placed = list(found[each.pk].values())  # type: ignore[attr-defined]
 
 
 def all_gpus() -> QuerySet[models.Gpu]:
-    return models.Gpu.objects.select_related("node", "reservation__rank")
+    """Each with `engine`: the id of the one that holds it, or None."""
+    own = (field.name for field in models.Gpu._meta.concrete_fields)
+    return (
+        models.Gpu.objects.select_related("node").only(*own, "node__name").annotate(engine=F("reservation__rank__engine_id"))
+    )
 
 
 def all_nodes() -> QuerySet[models.Node]:
@@ -38,7 +60,7 @@ def all_nodes() -> QuerySet[models.Node]:
 
 
 def all_operations() -> QuerySet[models.Operation]:
-    return models.Operation.objects.select_related("model")
+    return with_model_name(models.Operation.objects.all())
 
 
 def operations_with_steps() -> QuerySet[models.Operation]:

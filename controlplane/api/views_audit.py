@@ -12,6 +12,7 @@ from controlplane.api import openapi
 from controlplane.api.documents import ObjectField
 from controlplane.api.paging import Listed, page
 from controlplane.api.resource import Resource
+from controlplane.api.showing import show_all
 from controlplane.api.strict import Text, read_query
 from controlplane.fleet.models import AuditEntry
 
@@ -52,4 +53,4 @@ class Audit(Resource):
         asked = read_query(request, AuditQuery)
         filters = {"verb": "verb", "actor": "actor", "subject": "subject", "since": "at__gte"}
         rows = AuditEntry.objects.filter(**{field: asked[name] for name, field in filters.items() if name in asked})
-        return Response(page(request, rows, asked, lambda found: AuditDocument(found, many=True).data))
+        return Response(page(request, rows, asked, lambda found: show_all(AuditDocument, found)))

@@ -18,7 +18,17 @@ from controlplane.api.paging import Listed, page
 from controlplane.api.preconditions import expected_version, require_match
 from controlplane.api.problems import Problem
 from controlplane.api.resource import Resource, actor_of, carry_out
-from controlplane.api.selectors import all_engines, all_gpus, all_nodes, all_pools, count_states, model_of, one
+from controlplane.api.selectors import (
+    all_engines,
+    all_gpus,
+    all_nodes,
+    all_pools,
+    count_states,
+    find_ranks,
+    model_of,
+    one,
+)
+from controlplane.api.showing import show, show_all
 from controlplane.api.strict import NoQuery, ReasonBody, Strict, Text, read_body, read_query
 from controlplane.control import actions, commands
 from controlplane.fleet import models
@@ -40,7 +50,7 @@ class Nodes(Resource):
         """All nodes."""
         asked = read_query(request, NodesQuery)
         rows = all_nodes().filter(**{name: asked[name] for name in ("lost", "cordoned") if asked[name] is not None})
-        return Response(page(request, rows, asked, lambda found: NodeDocument(found, many=True).data))
+        return Response(page(request, rows, asked, lambda found: show_all(NodeDocument, found)))
 
     @openapi.change("add_node", "nodes", NodeBody)
     def post(self, request: Request) -> Response:
@@ -55,7 +65,7 @@ class OneNode(Resource):
     def get(self, request: Request, name: str) -> Response:
         """One node."""
         read_query(request, NoQuery)
-        return Response(NodeDocument(one(all_nodes(), name=name)).data)
+        return Response(show(NodeDocument, one(all_nodes(), name=name)))
 
     @openapi.change("remove_node", "nodes")
     def delete(self, request: Request, name: str) -> Response:
@@ -96,7 +106,7 @@ class Gpus(Resource):
         rows = all_gpus().filter(**{field: asked[name] for name, field in filters.items() if name in asked})
         if asked["free"] is not None:
             rows = rows.filter(reservation__isnull=asked["free"])
-        return Response(page(request, rows, asked, lambda found: GpuDocument(found, many=True).data))
+        return Response(page(request, rows, asked, lambda found: show_all(GpuDocument, found)))
 
 
 class PoolsQuery(Listed):
@@ -119,7 +129,7 @@ class Pools(Resource):
 
 def _show_pools(found: list[models.Pool]) -> object:
     count_states(found)
-    return PoolDocument(found, many=True).data
+    return show_all(PoolDocument, found)
 
 
 class EnginesQuery(Listed):
@@ -144,7 +154,7 @@ class Engines(Resource):
             rows = rows.filter(pk__in=models.Rank.objects.filter(node__name=asked["node"]).values("engine"))
         if asked["wanted"] is not None:
             rows = rows.filter(wanted=asked["wanted"])
-        return Response(page(request, rows, asked, lambda found: EngineDocument(found, many=True).data))
+        return Response(page(request, rows, asked, _show_engines))
 
 
 class OneEngine(Resource):
@@ -152,7 +162,12 @@ class OneEngine(Resource):
     def get(self, request: Request, engine: str) -> Response:
         """One engine."""
         read_query(request, NoQuery)
-        return Response(EngineDocument(one(all_engines(), pk=engine)).data)
+        return Response(_show_engines([one(all_engines(), pk=engine)])[0])
+
+
+def _show_engines(found: list[models.Engine]) -> list[dict[str, Any]]:
+    find_ranks(found)
+    return show_all(EngineDocument, found)
 
 
 class EngineDrain(Resource):

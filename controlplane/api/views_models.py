@@ -12,6 +12,7 @@ from controlplane.api.paging import Listed, page
 from controlplane.api.preconditions import conditional, model_tag, require_match
 from controlplane.api.resource import Resource, carry_out, carry_out_on_model
 from controlplane.api.selectors import all_models, all_pools, count_states, one
+from controlplane.api.showing import show, show_all
 from controlplane.api.strict import NoQuery, Text, read_body, read_query
 from controlplane.control import actions
 from controlplane.fleet import models
@@ -33,7 +34,7 @@ class Models(Resource):
         """All models, as they are desired."""
         asked = read_query(request, ModelsQuery)
         rows = all_models().filter(**{name: asked[name] for name in ("mode", "team") if name in asked})
-        return Response(page(request, rows, asked, lambda found: ModelDocument(found, many=True).data))
+        return Response(page(request, rows, asked, lambda found: show_all(ModelDocument, found)))
 
     @openapi.change("register_model", TAG, bodies.NewModelBody)
     def post(self, request: Request) -> Response:
@@ -49,7 +50,7 @@ class OneModel(Resource):
         """One model, as it is desired."""
         read_query(request, NoQuery)
         model = one(all_models(), name=name)
-        return conditional(request, ModelDocument(model).data, model_tag(model))
+        return conditional(request, show(ModelDocument, model), model_tag(model))
 
     @openapi.change("update_model", TAG, bodies.UpdateBody, model=True)
     def patch(self, request: Request, name: str) -> Response:
@@ -68,7 +69,7 @@ class ModelMode(Resource):
     def get(self, request: Request, name: str) -> Response:
         """The mode that is desired, and the one that routers follow now."""
         read_query(request, NoQuery)
-        return Response(ModeDocument(one(models.Model.objects.all(), name=name)).data)
+        return Response(show(ModeDocument, one(models.Model.objects.only("mode", "served_mode"), name=name)))
 
     @openapi.change("set_mode", TAG, bodies.ModeBody, model=True)
     def put(self, request: Request, name: str) -> Response:
@@ -108,7 +109,7 @@ class ModelPool(Resource):
         read_query(request, NoQuery)
         pool = one(all_pools(), model__name=name, role=role, arm=models.MAIN)
         count_states([pool])
-        return Response(PoolDocument(pool).data)
+        return Response(show(PoolDocument, pool))
 
     @openapi.change("scale_pool", TAG, bodies.PoolBody, model=True)
     def put(self, request: Request, name: str, role: str) -> Response:

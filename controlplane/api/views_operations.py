@@ -23,6 +23,7 @@ from controlplane.api.preconditions import conditional, require_match, tag_of
 from controlplane.api.rendering import EventStream, Json
 from controlplane.api.resource import Resource, carry_out
 from controlplane.api.selectors import all_operations, one, open_operations, operations_with_steps
+from controlplane.api.showing import show, show_all
 from controlplane.api.strict import NoQuery, ReasonBody, Strict, Text, read_body, read_query
 from controlplane.api.watch import Seen, see, watcher
 from controlplane.control import actions
@@ -66,7 +67,7 @@ class Operations(Resource):
         rows = all_operations().filter(**{field: asked[name] for name, field in filters.items() if name in asked})
         if asked["open"] is not None:
             rows = rows.filter(open_operations()) if asked["open"] else rows.exclude(open_operations())
-        return Response(page(request, rows, asked, lambda found: OperationSummary(found, many=True).data))
+        return Response(page(request, rows, asked, lambda found: show_all(OperationSummary, found)))
 
 
 class OneOperation(Resource):
@@ -74,7 +75,7 @@ class OneOperation(Resource):
     def get(self, request: Request, operation: int) -> Response:
         """One operation with its steps."""
         read_query(request, WaitQuery)
-        document = OperationDocument(one(operations_with_steps(), pk=operation)).data
+        document = show(OperationDocument, one(operations_with_steps(), pk=operation))
         return conditional(request, document, tag_of(document))
 
 
@@ -159,7 +160,7 @@ class _Steer(Resource):
                 actions.lock_operation(number)
                 row = operations_with_steps().filter(pk=number).first()
                 if row is not None:
-                    require_match(request, tag_of(OperationDocument(row).data))
+                    require_match(request, tag_of(show(OperationDocument, row)))
                 return self.verb(actor, number, reason=reason)
 
         return carry_out(request, steer, operation, reason=body["reason"])

@@ -17,6 +17,7 @@ from controlplane.api.paging import Listed, page
 from controlplane.api.preconditions import require_match
 from controlplane.api.resource import Resource, carry_out, carry_out_on_model
 from controlplane.api.selectors import one
+from controlplane.api.showing import show, show_all
 from controlplane.api.strict import NoQuery, Reason, ReasonBody, Strict, Text, Whole, read_body, read_query
 from controlplane.control import actions
 from controlplane.control.actions.planning import MAX_PRIORITY
@@ -102,7 +103,7 @@ class Proposals(Resource):
         asked = read_query(request, ProposalsQuery)
         filters = {"state": "state", "model": "model__name"}
         rows = selectors.all_proposals().filter(**{field: asked[name] for name, field in filters.items() if name in asked})
-        return Response(page(request, rows, asked, lambda found: ProposalDocument(found, many=True).data))
+        return Response(page(request, rows, asked, lambda found: show_all(ProposalDocument, found)))
 
 
 class OneProposal(Resource):
@@ -110,7 +111,7 @@ class OneProposal(Resource):
     def get(self, request: Request, proposal: int) -> Response:
         """One proposal with its inputs, alternatives and reasons, and what came of it."""
         read_query(request, NoQuery)
-        return Response(ProposalDocument(one(selectors.all_proposals(), pk=proposal)).data)
+        return Response(show(ProposalDocument, one(selectors.all_proposals(), pk=proposal)))
 
 
 class ProposalApprove(Resource):

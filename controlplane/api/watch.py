@@ -19,6 +19,7 @@ from controlplane.api.preconditions import tag_of
 from controlplane.api.problems import Problem
 from controlplane.api.rendering import encode
 from controlplane.api.selectors import operations_with_steps
+from controlplane.api.showing import show
 from controlplane.core.lifecycle import ENDED
 from controlplane.fleet import models
 
@@ -111,5 +112,5 @@ def _read(operations: Iterable[int]) -> dict[int, Seen]:
 
 
 def see(row: models.Operation) -> Seen:
-    document = OperationDocument(row).data
+    document = show(OperationDocument, row)
     return Seen(tag_of(document), encode(document), row.state in ENDED)

@@ -11,16 +11,43 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.db import connection
+from django.test import Client as Visitor
 from django.test.utils import CaptureQueriesContext
 from jsonschema import Draft202012Validator
 
 from controlplane.api import documents, selectors
+from controlplane.api.documents_planner import ProposalDocument
+from controlplane.api.rendering import encode
+from controlplane.api.showing import show_all
+from controlplane.api.views_audit import AuditDocument
+from controlplane.control import actions
 from controlplane.control.actor import VERBS
+from controlplane.control.planning.selectors import all_proposals
 from controlplane.fleet import models
 from tests.console_web import Web
 from tests.integration.api_kit import Client, one_model, shared_web, token_of
+from tests.integration.control_kit import ANN
+from tests.integration.control_rows import fleet
+from tests.integration.planner_rows import proposal
 
 pytestmark = pytest.mark.django_db(transaction=True)
+QUERIES = {
+    "models": 2,
+    "models/a": 2,
+    "models/a/mode": 1,
+    "models/a/pools/prefill": 2,
+    "pools": 2,
+    "engines": 2,
+    "engines/a-1": 2,
+    "gpus": 1,
+    "nodes": 1,
+    "nodes/n1": 1,
+    "operations": 1,
+    "audit": 1,
+    "alerts": 2,
+    "proposals": 1,
+}
+"""By address, beside those that ask whose token it is. However many rows there are."""
 DOCS = Path(__file__).parents[2] / "docs" / "api.md"
 
 
@@ -38,7 +65,7 @@ def test_the_description_is_valid_and_complete(tmp_path: Path) -> None:
     steering = {"cancel", "pause", "resume", "rollback"}
     elsewhere = {"exchange_roles", "remove_model", "set_owner", "add_key", "revoke_key", "steer_canary", "set_guardrails"}
     elsewhere |= {"set_alert_rule", "try_channel", "add_channel", "update_channel", "remove_channel", "set_priority"}
-    elsewhere |= {"apply_model", "set_team", "remove_team"}
+    elsewhere |= {"apply_model", "set_team", "remove_team", "add_join_token", "revoke_join_token"}
     missing = {verb for verb in VERBS if verb not in found and f"{verb}_operation" not in found} - elsewhere
     assert not missing, "verbs without an address"
     assert {f"{verb}_operation" for verb in steering} <= found
@@ -87,26 +114,43 @@ def _validate(description: dict[str, Any], schema: dict[str, Any], value: Any) -
 
 def test_a_page_takes_as_many_queries_for_one_row_as_for_many() -> None:
     one_model("a", prefill=1, decode=0)
-    shows: list[tuple[Any, Any, int]] = [
-        (selectors.all_models, documents.ModelDocument, 2),
-        (selectors.all_engines, documents.EngineDocument, 3),
-        (selectors.all_gpus, documents.GpuDocument, 1),
-        (selectors.all_nodes, documents.NodeDocument, 1),
-        (selectors.all_operations, documents.OperationSummary, 1),
-        (selectors.operations_with_steps, documents.OperationDocument, 2),
-    ]
+    visitor = Visitor(SERVER_NAME="localhost", headers={"authorization": f"Bearer {token_of('viewer')}"})
     for name in "bc":
-        for rows, document, queries in shows:
+        for address, queries in QUERIES.items():
             with CaptureQueriesContext(connection) as counted:
-                assert document(rows(), many=True).data
-            assert len(counted) == queries, document
-        with CaptureQueriesContext(connection) as counted:
-            pools = list(selectors.all_pools())
-            selectors.count_states(pools)
-            assert documents.PoolDocument(pools, many=True).data
-        assert len(counted) == 2
+                answer = visitor.get(f"/api/v1/{address}")
+            assert answer.status_code == 200 and (address == "proposals" or answer.json()), address
+            told = [each["sql"] for each in counted.captured_queries if "api_apitoken" not in each["sql"]]
+            assert len(told) == queries, (address, told)
         one_model(name, prefill=2, decode=1)
         models.Node.objects.create(name=f"n-{name}")
+
+
+@pytest.mark.django_db
+def test_a_document_has_what_its_serializer_says() -> None:
+    """Rows are read by `showing`, which takes the serializer's word for what there is and how it is called."""
+    fleet("disaggregated", prefill=2, decode=2)
+    actions.rebalance(ANN, "m", {"prefill": 1, "decode": 3}, reason="evening")
+    proposal(models.Model.objects.get())
+    engines, pools = list(selectors.all_engines()), list(selectors.all_pools())
+    selectors.find_ranks(engines)
+    selectors.count_states(pools)
+    shown: list[tuple[Any, Any]] = [
+        (documents.ModelDocument, selectors.all_models()),
+        (documents.ModeDocument, models.Model.objects.all()),
+        (documents.EngineDocument, engines),
+        (documents.PoolDocument, pools),
+        (documents.GpuDocument, selectors.all_gpus()),
+        (documents.NodeDocument, selectors.all_nodes()),
+        (documents.OperationSummary, selectors.all_operations()),
+        (documents.OperationDocument, selectors.operations_with_steps()),
+        (AuditDocument, models.AuditEntry.objects.all()),
+        (ProposalDocument, all_proposals()),
+    ]
+    for document, rows in shown:
+        assert len(rows)
+        wanted = document(rows, many=True).data
+        assert json.loads(encode(show_all(document, rows))) == json.loads(encode(wanted)), document
 
 
 def test_the_examples_of_the_documentation_do_what_it_says(web: Web, tmp_path: Path) -> None:
