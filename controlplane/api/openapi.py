@@ -92,10 +92,13 @@ def read(
     etag: bool = False,
     more: Mapping[int, str] | None = None,
     media_type: str = "application/json",
+    csv: bool = False,
 ) -> Callable[[Any], Any]:
     """Describes a GET. `name` is what generated clients call it."""
     responses: dict[Any, Any] = {(200, media_type): document, **problems({**READS, **(more or {})})}
     parameters: list[Any] = _parameters(query)
+    if csv:
+        responses[200, "text/csv"] = OpenApiTypes.STR
     if etag:
         parameters += [IF_NONE_MATCH, ETAG]
         responses[304] = OpenApiResponse(description="Not changed.")

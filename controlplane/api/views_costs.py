@@ -58,7 +58,7 @@ class PriceBody(Strict):
 
 
 class Costs(Resource):
-    @openapi.read("get_costs", TAG, CostsDocument, query=CostsQuery)
+    @openapi.read("get_costs", TAG, CostsDocument, query=CostsQuery, csv=True)
     def get(self, request: Request) -> Response | HttpResponse:
         """What a month cost by model, team, key, day and pool; all sums agree to the cent."""
         asked = read_query(request, CostsQuery)
@@ -69,7 +69,7 @@ class Costs(Resource):
 
 
 class Usage(Resource):
-    @openapi.read("list_usage", TAG, UsageDocument, query=MonthQuery)
+    @openapi.read("list_usage", TAG, UsageDocument, query=MonthQuery, csv=True)
     def get(self, request: Request) -> Response | HttpResponse:
         """Requests and tokens of a month by API key, team and model."""
         asked = read_query(request, MonthQuery)

@@ -14,6 +14,7 @@ from controlplane.access.tokens import add_token
 from controlplane.control import actions
 from controlplane.control.actor import Actor
 from controlplane.control.newmodel import NewModel, NewPool
+from controlplane.core import names
 from controlplane.fleet import models
 from controlplane.physics.catalog import CONFIGS
 from controlplane.stack.ports import free_port
@@ -21,13 +22,18 @@ from tests.console_web import Web
 
 ROOT = Actor("root", "admin")
 CONFIG = json.loads((CONFIGS / "qwen3-8b.json").read_text())
+SHARED = {
+    "TWINPOOL_API_CHANGES_PER_MINUTE": "100000",
+    "TWINPOOL_API_READS_PER_MINUTE": "100000",
+    names.ENV_DATABASE_CONNECTIONS: "4",
+}
 ROLES = ("viewer", "owner", "operator", "admin")
 
 
 @cache
 def shared_web() -> Web:
     """One server for all tests that leave it as it is, with limits that none of them reaches."""
-    web = Web(free_port(), {"TWINPOOL_API_CHANGES_PER_MINUTE": "100000", "TWINPOOL_API_READS_PER_MINUTE": "100000"})
+    web = Web(free_port(), SHARED)
     web.start()
     atexit.register(web.stop)
     return web
