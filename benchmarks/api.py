@@ -91,7 +91,7 @@ def _fill(engines: int) -> tuple[str, int]:
     from _large_fleet import make_fleet
     from django.contrib.auth.models import Group, User
 
-    from controlplane.api.actions import add_token
+    from controlplane.access.tokens import add_token
     from controlplane.control import actions
     from controlplane.control.actor import Actor
     from controlplane.fleet.models import Model

@@ -211,7 +211,7 @@ class EngineLog(Resource):
         """The end of an engine's log, read by its node's agent."""
         lines: int = read_query(request, LogQuery)["lines"]
         rank = one(models.Rank.objects.select_related("node", "engine__model"), engine_id=engine, index=0)
-        actions.forbid(actor_of(request), "engine_log", rank.engine.model.team)
+        actions.forbid(actor_of(request), "engine_log", rank.engine.model.team, rank.engine.model.name)
         try:
             answer = commands.tail_log(rank.node.name, engine, lines)
         except (NoAnswer, BrokerAway) as error:

@@ -121,7 +121,7 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
             for each in silences_now()
         ],
         "channels": _channels(),
-        "refused": {name: refusals(actor, VERBS, team) for name, team in {"": "", **teams}.items()},
+        "refused": {name: refusals(actor, VERBS, team, name) for name, team in {"": "", **teams}.items()},
         "channels_refused": refusals(actor, CHANNEL_VERBS),
     }
 

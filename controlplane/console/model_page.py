@@ -41,6 +41,6 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
         "model": model_facts(model),
         "models": list(models.Model.objects.values_list("name", flat=True)),
         "frame": snapshot(model_topic(name)),
-        "refused": refusals(Actor.of_user(request.user), VERBS, model.team),
+        "refused": refusals(Actor.of_user(request.user), VERBS, model.team, model.name),
     }
     return render(request, "console/model.html", {"first": first, "model": model, "modules": module_files("model")})

@@ -53,7 +53,7 @@ def operations(request: HttpRequest) -> HttpResponse:
         "asked": asked,
         "choices": _choices(list(teams)),
         "undoable": sorted(UNDOABLE),
-        "refused": {name: refusals(actor, ("rollback",), team) for name, team in teams.items()},
+        "refused": {name: refusals(actor, ("rollback",), team, name) for name, team in teams.items()},
     }
     return render(request, "console/operations.html", {"first": first, "modules": module_files("operations")})
 
@@ -79,10 +79,10 @@ def _choices(names: list[str]) -> dict[str, list[str]]:
 def operation(request: HttpRequest, number: int) -> HttpResponse:
     """One operation: what it changes, its steps live, and afterwards what it brought."""
     row = get_object_or_404(models.Operation.objects.select_related("model"), pk=number)
-    team = row.model.team if row.model else ""
+    owned = (row.model.team, row.model.name) if row.model else ()
     first = {
         "now": time.time(),
-        "refused": refusals(Actor.of_user(request.user), STEERING, team),
+        "refused": refusals(Actor.of_user(request.user), STEERING, *owned),
         "undoable": sorted(UNDOABLE),
         **operation_facts(row),
     }

@@ -10,9 +10,9 @@ from django.utils.translation import gettext
 from controlplane.control.actor import Actor, may, rule_of
 
 
-def why_not(actor: Actor, verb: str, team: str = "") -> str:
+def why_not(actor: Actor, verb: str, team: str = "", model: str = "") -> str:
     """Empty if `actor` may do `verb` on what `team` owns, else who may, in the viewer's language."""
-    if not may(actor, verb, team):
+    if not may(actor, verb, team, model):
         return ""
     rule = rule_of(verb)
     words = {"operator": gettext("operator"), "admin": gettext("admin")}
@@ -22,6 +22,6 @@ def why_not(actor: Actor, verb: str, team: str = "") -> str:
     return gettext("Needs the role %(role)s") % {"role": role}
 
 
-def refusals(actor: Actor, verbs: Iterable[str], team: str = "") -> dict[str, str]:
+def refusals(actor: Actor, verbs: Iterable[str], team: str = "", model: str = "") -> dict[str, str]:
     """`why_not` by verb, for the verbs that `actor` may not do."""
-    return {verb: why for verb in verbs if (why := why_not(actor, verb, team))}
+    return {verb: why for verb in verbs if (why := why_not(actor, verb, team, model))}

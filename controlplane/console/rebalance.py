@@ -52,7 +52,7 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
         "models": list(models.Model.objects.values_list("name", flat=True)),
         "frame": snapshot(model_topic(name)),
         "operation": operation_facts(running) if running else None,
-        "refused": refusals(Actor.of_user(request.user), ("rebalance", *STEERING), model.team),
+        "refused": refusals(Actor.of_user(request.user), ("rebalance", *STEERING), model.team, model.name),
         "undoable": sorted(UNDOABLE),
     }
     return render(request, "console/rebalance.html", {"first": first, "model": model, "modules": module_files("rebalance")})
@@ -75,7 +75,9 @@ def facts(request: HttpRequest, name: str) -> JsonResponse:
         "restart_engine",
         "retry_engine",
     )
-    return JsonResponse({"model": model_facts(model), "refused": refusals(Actor.of_user(request.user), verbs, model.team)})
+    return JsonResponse(
+        {"model": model_facts(model), "refused": refusals(Actor.of_user(request.user), verbs, model.team, model.name)}
+    )
 
 
 @require_safe

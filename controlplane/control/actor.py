@@ -15,11 +15,13 @@ GROUPS: tuple[Role, ...] = ("admin", "operator", "owner", "viewer")
 
 @dataclass(frozen=True)
 class Actor:
-    """`name` is what operations and audit keep. `teams`: names of the teams that an owner belongs to."""
+    """`name` is what operations and audit keep. `teams`: names of the teams that an owner belongs to. `models`: names of
+    those that were given to this user alone, who may do with them what an owner may."""
 
     name: str
     role: Role
     teams: frozenset[str] = frozenset()
+    models: frozenset[str] = frozenset()
 
     @classmethod
     def of_user(cls, user: Any) -> Actor:
@@ -28,7 +30,8 @@ class Actor:
         if user.is_superuser:
             return cls(name, "admin", teams)
         groups = set(user.groups.values_list("name", flat=True))
-        return cls(name, next((role for role in GROUPS if role in groups), "viewer"), teams)
+        granted = frozenset(user.grants.values_list("model__name", flat=True))
+        return cls(name, next((role for role in GROUPS if role in groups), "viewer"), teams, granted)
 
     @classmethod
     def system(cls, name: str) -> Actor:
@@ -46,8 +49,8 @@ class Actor:
 
 @dataclass(frozen=True)
 class Rule:
-    """Of one verb. `least`: the lowest role that may; `owner`: an owner may too, on models of their teams; `alone`: refused
-    while another operation of the model runs; `frozen`: refused while the model is frozen."""
+    """Of one verb. `least`: the lowest role that may; `owner`: an owner may too, on models of their teams, and whoever was
+    given the model; `alone`: refused while another operation of the model runs; `frozen`: refused while it is frozen."""
 
     least: Role = "operator"
     owner: bool = False
@@ -116,6 +119,8 @@ VERBS: Mapping[str, Rule] = {
     "revoke_key": Rule("admin", owner=True, alone=False, frozen=False),
     "rotate_key": Rule("admin", owner=True, alone=False, frozen=False),
     **dict.fromkeys(ACCOUNT_VERBS, Rule("admin", alone=False, frozen=False)),
+    "grant_model": Rule("admin", alone=False, frozen=False),
+    "ungrant_model": Rule("admin", alone=False, frozen=False),
     "set_price": Rule("admin", alone=False, frozen=False),
     "remove_price": Rule("admin", alone=False, frozen=False),
     "silence_alert": _TOLD,
@@ -146,14 +151,15 @@ def rule_of(verb: str) -> Rule:
     return VERBS[verb] if verb in VERBS else READS[verb]
 
 
-def may(actor: Actor, verb: str, team: str = "") -> str:
-    """Empty if `actor` may do `verb` on what `team` owns ("" = nobody does), else why not. Raises KeyError for no verb."""
+def may(actor: Actor, verb: str, team: str = "", model: str = "") -> str:
+    """Empty if `actor` may do `verb` on what `team` owns ("" = nobody does), else why not. `model`: the name of the one that
+    it is about, "" for none. Raises KeyError for no verb."""
     rule = rule_of(verb)
     if RANK[actor.role] >= RANK[rule.least]:
         return ""
     if not rule.owner:
         return f"{verb} needs the role {rule.least}; {actor.name} is {actor.role}"
-    if actor.role == "owner" and team and team in actor.teams:
+    if (actor.role == "owner" and team and team in actor.teams) or (model and model in actor.models):
         return ""
     owned = f"the model belongs to team {team}" if team else "the model belongs to no team"
     return f"{verb} needs the role {rule.least}, or owner of the model: {owned}; {actor.name} is {actor.role}"

@@ -145,6 +145,18 @@ class Model(models.Model):
         return self.name
 
 
+class Grant(models.Model):
+    """What an owner of the model's team may do with it, this user may too, in whatever team they are."""
+
+    model = models.ForeignKey(Model, on_delete=models.CASCADE, related_name="grants")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="grants")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["model", "user"], name="grant_once_per_model_and_user")]
+
+
 MAIN = "main"
 """The arm of a model's engines that serves everybody but a canary's sessions."""
 CANARY = "canary"

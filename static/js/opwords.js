@@ -47,6 +47,8 @@ const VERBS = {
   refused: gettext("Refused"),
   secret_shown: gettext("Secret shown"),
   left_out: gettext("Entries left out"),
+  grant_model: gettext("Give model to user"),
+  ungrant_model: gettext("Take model from user"),
   set_team: gettext("Set team"),
   remove_team: gettext("Remove team"),
   apply_model: gettext("Apply to model"),

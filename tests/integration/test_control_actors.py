@@ -121,6 +121,8 @@ ASKED: dict[str, Callable[[Actor], Any]] = {
     "link_identity": lambda actor: accounts.link_identity(actor, "zoe", "https://id.example", "1"),
     "add_token": lambda actor: tokens.add_token(actor, "zoe", "t", days=1),
     "revoke_token": lambda actor: tokens.revoke_token(actor, "zoe", "t"),
+    "grant_model": lambda actor: actions.grant_model(actor, "m", "ann"),
+    "ungrant_model": lambda actor: actions.ungrant_model(actor, "m", "ann"),
     "set_price": lambda actor: actions.set_price(actor, "l4", "0.8"),
     "remove_price": lambda actor: actions.remove_price(actor, 1),
     "silence_alert": lambda actor: actions.silence_alert(actor, firing().pk, until=SOON, reason="known"),

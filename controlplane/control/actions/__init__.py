@@ -10,6 +10,7 @@ from controlplane.control.actions.canaries import end_canary, promote_canary, se
 from controlplane.control.actions.change import NewStep, forbid, record_change
 from controlplane.control.actions.channels import add_channel, remove_channel, try_channel, update_channel
 from controlplane.control.actions.engines import drain_engine, exchange_roles, restart_engine, retry_engine, undrain_engine
+from controlplane.control.actions.grants import grant_model, ungrant_model
 from controlplane.control.actions.joining import add_join_token, revoke_join_token
 from controlplane.control.actions.modes import set_mode
 from controlplane.control.actions.nodes import add_node, cordon_node, remove_node, uncordon_node
@@ -44,6 +45,7 @@ __all__ = [
     "exchange_roles",
     "forbid",
     "freeze",
+    "grant_model",
     "lock_operation",
     "modify_proposal",
     "move_gpus",
@@ -78,6 +80,7 @@ __all__ = [
     "uncordon_node",
     "undrain_engine",
     "unfreeze",
+    "ungrant_model",
     "unsilence_alert",
     "update_canary",
     "update_channel",

@@ -37,7 +37,7 @@ def silence_alert(actor: Actor, number: int, *, until: datetime, scope: str = "a
     its end all the same."""
     with transaction.atomic():
         alert = _alert(number)
-        forbid(actor, "silence_alert", _team(alert.model))
+        forbid(actor, "silence_alert", _team(alert.model), alert.model)
         refuse_all("invalid", _bad_silence(alert, until, scope, reason))
         silence = Silence.objects.create(
             rule="" if scope == "model" else alert.rule,
@@ -66,7 +66,7 @@ def unsilence_alert(actor: Actor, number: int, *, reason: str = "") -> models.Op
     """End every silence that covers this alert now."""
     with transaction.atomic():
         alert = _alert(number)
-        forbid(actor, "unsilence_alert", _team(alert.model))
+        forbid(actor, "unsilence_alert", _team(alert.model), alert.model)
         found = [each for each in Silence.objects.filter(until__gt=timezone.now()) if each.covers(alert)]
         return _end(actor, found, f"alert {number} is not silenced", f"alert:{number}", reason)
 
@@ -75,7 +75,8 @@ def end_silence(actor: Actor, silence: int, *, reason: str = "") -> models.Opera
     """End one silence before its time."""
     with transaction.atomic():
         row = Silence.objects.filter(pk=silence).first()
-        forbid(actor, "unsilence_alert", _team(_model_of(row)) if row else "")
+        model = _model_of(row) if row else ""
+        forbid(actor, "unsilence_alert", _team(model), model)
         found = [row] if row and row.until > timezone.now() else []
         return _end(actor, found, f"silence {silence} is over, or there was none", f"silence:{silence}", reason)
 
@@ -109,7 +110,7 @@ class RuleChange:
 
 def set_alert_rule(actor: Actor, rule: str, change: RuleChange, *, model: str = "", reason: str = "") -> models.Operation:
     """Set a rule for all models, or for one. A change that says nothing takes the setting back."""
-    forbid(actor, "set_alert_rule", _team(model))
+    forbid(actor, "set_alert_rule", _team(model), model)
     known = RULES.get(rule)
     if known is None:
         raise Refused("not_found", f"there is no rule {rule!r:.80}; rules: {', '.join(RULES)}")

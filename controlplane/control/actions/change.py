@@ -85,7 +85,7 @@ def begin(
 ) -> Change:
     """Lock the model's row until the transaction ends and check the rules of `verb`. Raises Refused."""
     model = lock_model(name)
-    forbid(actor, verb, model.team)
+    forbid(actor, verb, model.team, model.name)
     rule = VERBS[verb]
     if rule.alone:
         _refuse_busy(model, supersedes)
@@ -98,9 +98,9 @@ def begin(
     return Change(actor, verb, model, reason, desire_of(model))
 
 
-def forbid(actor: Actor, verb: str, team: str = "") -> None:
-    """Raises Refused, kind forbidden, unless `actor` may."""
-    why_not = may(actor, verb, team)
+def forbid(actor: Actor, verb: str, team: str = "", model: str = "") -> None:
+    """Raises Refused, kind forbidden, unless `actor` may (`control.actor.may`)."""
+    why_not = may(actor, verb, team, model)
     if why_not:
         raise Refused("forbidden", why_not)
 

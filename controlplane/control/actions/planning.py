@@ -67,7 +67,7 @@ def set_planner(
     with transaction.atomic():
         begun = begin(actor, "set_planner", name, reason=reason, expected_version=expected_version)
         if change.priority is not None:
-            forbid(actor, "set_priority", begun.model.team)
+            forbid(actor, "set_priority", begun.model.team, begun.model.name)
         row = PlannerSetting.objects.filter(model=begun.model).first() or PlannerSetting(model=begun.model)
         before = {part: getattr(row, part) for part in PARTS}
         refuse_all("invalid", _wrong(change))

@@ -68,7 +68,7 @@ def _open(actor: Actor, verb: str, number: int) -> Proposal:
     seen = Proposal.objects.select_related("model", "giver").filter(pk=number).first()
     if seen is None:
         raise Refused("not_found", f"there is no proposal {number}")
-    forbid(actor, verb, seen.model.team)
+    forbid(actor, verb, seen.model.team, seen.model.name)
     lock_models(seen.model.name, *([seen.giver.name] if seen.giver else []))
     row = Proposal.objects.select_for_update(of=("self",)).select_related("model", "giver").filter(pk=number).first()
     if row is None:

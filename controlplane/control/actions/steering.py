@@ -130,7 +130,7 @@ def _undo(actor: Actor, rows: Sequence[models.Operation], reason: str) -> list[m
             raise Refused("invalid", _no_way_back(row))
         change = begin(actor, "rollback", row.model.name, reason=reason)
         for verb in _rights(row.before):
-            forbid(actor, verb, row.model.team)
+            forbid(actor, verb, row.model.team, row.model.name)
         refuse_all("stale", (f"operation {row.pk} was overtaken: {each}" for each in _overtaken(row, row.model)))
         canary = running_canary(row.model)
         if canary is not None and "mode" in row.before:
@@ -243,7 +243,7 @@ def _lock_operation(actor: Actor, verb: str, operation_id: int) -> models.Operat
     found = models.Operation.objects.filter(pk=operation_id).select_related("model").first()
     if found is None:
         raise Refused("not_found", f"there is no operation {operation_id}")
-    forbid(actor, verb, found.model.team if found.model else "")
+    forbid(actor, verb, *((found.model.team, found.model.name) if found.model else ()))
     if found.model is not None:
         models.Model.objects.select_for_update().filter(pk=found.model.pk).first()
     row: models.Operation = models.Operation.objects.select_for_update(of=("self",)).get(pk=operation_id)
