@@ -105,11 +105,14 @@ def read(
     return extend_schema(operation_id=name, tags=[tag], parameters=parameters, responses=responses)
 
 
-def change(name: str, tag: str, body: type[Strict] | None = None, *, model: bool = False) -> Callable[[Any], Any]:
-    """Describes a change; one without a body is a DELETE. `model`: it is of one model, whose ETag may be required."""
+def change(
+    name: str, tag: str, body: type[Strict] | None = None, *, model: bool = False, document: Any = OperationDocument
+) -> Callable[[Any], Any]:
+    """Describes a change; one without a body is a DELETE. `model`: it is of one model, whose ETag may be required.
+    `document`: the operation, with what else is answered."""
     responses: dict[Any, Any] = {
         200: OpenApiResponse(PreviewDocument, description="With `dry_run`: what would be done."),
-        202: OpenApiResponse(OperationDocument, description="Accepted: this operation carries it out."),
+        202: OpenApiResponse(document, description="Accepted: this operation carries it out."),
         **problems(CHANGES),
     }
     parameters: list[Any] = [ChangeQuery if body else RemovalQuery, KEY, LOCATION, *([IF_MATCH] if model else [])]

@@ -33,7 +33,7 @@ def page(request: HttpRequest) -> HttpResponse:
 def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
     """The page, with what just happened in `more`."""
     actor, now = Actor.of_user(request.user), timezone.now()
-    rows = keys.keys_seen_by(actor)
+    rows = list(keys.keys_seen_by(actor))
     uses = last_uses(digests_of(rows), now.timestamp())
     teams = sorted(actor.teams) if actor.role == "owner" else []
     context = {
@@ -51,12 +51,11 @@ def _empty(request: HttpRequest) -> KeyForm:
 
 
 def _row(actor: Actor, row: Any, now: datetime, used_at: float | None) -> dict[str, Any]:
-    former = [each.until for each in row.former_secrets.all() if each.until > now]
     return {
         "key": row,
         "state": keys.state_of(row, now),
         "models": ", ".join(row.model_names),
-        "former_until": max(former, default=None),
+        "former_until": keys.former_until(row, now),
         "used_at": datetime.fromtimestamp(used_at, UTC) if used_at else None,
         "refused": why_not(actor, "rotate_key", row.team),
     }

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
-from django.db.models import Prefetch, Q
+from django.db.models import Prefetch, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.control import newkey
@@ -93,10 +93,15 @@ def revoke_key(actor: Actor, name: str, *, reason: str = "") -> models.Operation
         )
 
 
-def keys_seen_by(actor: Actor) -> list[models.InferenceKey]:
+def keys_seen_by(actor: Actor) -> QuerySet[models.InferenceKey]:
     """Keys that somebody may look at, the oldest first: operators all, others those of their teams."""
     rows = models.InferenceKey.objects.prefetch_related("former_secrets")
-    return list(rows if RANK[actor.role] >= RANK["operator"] else rows.filter(team__in=actor.teams))
+    return rows if RANK[actor.role] >= RANK["operator"] else rows.filter(team__in=actor.teams)
+
+
+def former_until(row: models.InferenceKey, now: datetime) -> datetime | None:
+    """How long clients may go on with what the key was before; None: not any more."""
+    return max((each.until for each in row.former_secrets.all() if each.until > now), default=None)
 
 
 def state_of(row: models.InferenceKey, now: datetime) -> str:

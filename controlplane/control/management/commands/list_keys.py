@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from controlplane.control.keys import state_of
+from controlplane.control.keys import former_until, state_of
 from controlplane.fleet.models import InferenceKey
 from controlplane.telemetry.queries.uses import digests_of, last_use, last_uses
 
@@ -26,7 +26,7 @@ class Command(BaseCommand):
 
 
 def _shown(row: InferenceKey, now: datetime, used_at: float | None) -> dict[str, Any]:
-    former = [each.until for each in row.former_secrets.all() if each.until > now]
+    former = former_until(row, now)
     return {
         "name": row.name,
         "team": row.team,
@@ -37,6 +37,6 @@ def _shown(row: InferenceKey, now: datetime, used_at: float | None) -> dict[str,
         "max_priority": row.max_priority,
         "created_at": row.created_at.isoformat(timespec="seconds"),
         "expires_at": row.expires_at.isoformat(timespec="seconds") if row.expires_at else None,
-        "former_until": max(former).isoformat(timespec="seconds") if former else None,
+        "former_until": former.isoformat(timespec="seconds") if former else None,
         "used_at": datetime.fromtimestamp(used_at, UTC).isoformat(timespec="seconds") if used_at else None,
     }
