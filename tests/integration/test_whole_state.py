@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
 
-from controlplane.alerts.models import RuleSetting
 from controlplane.access.tokens import add_token
+from controlplane.alerts.models import RuleSetting
 from controlplane.common.yamltext import read as read_yaml
 from controlplane.common.yamltext import write
 from controlplane.control import actions
 from controlplane.control.actor import Actor
 from controlplane.control.keys import add_key
-from controlplane.control.models import AppliedState
+from controlplane.control.models import AppliedState, PlannerSetting
 from controlplane.control.newkey import NewKey
 from controlplane.control.state import document
 from controlplane.control.state.applying import Applied, apply_state, plan_state
@@ -32,6 +33,19 @@ from tests.integration.control_rows import CONFIG, TABLES, done, fleet, gpus, re
 
 pytestmark = pytest.mark.django_db
 OPERATOR = Actor("olga", "operator")
+
+
+PLANNED = actions.PlannerChange(
+    level="approve",
+    priority=3,
+    modes=["monolithic"],
+    floors={"decode": 2},
+    ceilings={"decode": 8},
+    kinds={"prefill": ["h100-sxm"]},
+    degrees={"decode": [2, 4]},
+    guards={"cooldown_s": 1800.0, "freezes": [{"since_s": 3600.0, "until_s": 7200.0, "daily": True, "why": "batch"}]},
+    peaks=[{"since_s": 28_800.0, "until_s": 36_000.0, "rate": 12.5, "daily": True}],
+)
 
 
 def apply(value: dict[str, Any], actor: Actor = ANN, **ways: Any) -> Applied:
@@ -51,7 +65,8 @@ def edits(applied: Applied) -> list[tuple[str, str]]:
 
 
 def rows() -> list[Any]:
-    return [list(table.objects.order_by("pk").values()) for table in (*TABLES, RuleSetting, models.Team)]
+    tables = (*TABLES, RuleSetting, models.Team, models.GpuPrice, PlannerSetting)
+    return [list(table.objects.order_by("pk").values()) for table in tables]
 
 
 def a_fleet() -> None:
@@ -73,12 +88,16 @@ def a_fleet() -> None:
     actions.update_model(ANN, "m", update)
     actions.roll_out(ANN, "org/n", actions.RollOut(engine_args={"max_model_len": 4096}))
     actions.set_alert_rule(ANN, "node_lost", actions.RuleChange(threshold=60))
+    actions.set_planner(ANN, "m", PLANNED)
+    actions.set_price(ANN, "l4", "0.80", terms="owned", valid_from=datetime(2026, 3, 1, tzinfo=UTC))
+    actions.set_price(ANN, "l4", "0.75", valid_from=datetime(2026, 6, 1, 12, tzinfo=UTC))
     done()
 
 
 def empty() -> None:
     """As a system that nobody has used, with the same GPUs."""
-    for table in (models.Reservation, models.Rank, models.Engine, models.Model, models.Team, RuleSetting, AppliedState):
+    tables = (models.Reservation, models.Rank, models.Engine, models.Model, models.Team, models.GpuPrice)
+    for table in (*tables, RuleSetting, AppliedState):
         table.objects.all().delete()
 
 
@@ -89,14 +108,18 @@ def test_what_is_exported_makes_the_same_on_an_empty_system() -> None:
     text = write(exported)
     assert read_yaml(text) == exported == json.loads(json.dumps(exported))
     empty()
-    assert document.export() == state(teams={}, models={}, alert_rules={})
+    assert document.export() == state(teams={}, models={}, planners={}, alert_rules={}, prices={})
     made = apply(read_yaml(text))
     assert [path for verb, path in edits(made) if verb == "create"] == [
         "teams[ads]",
         "teams[search]",
         "models[m]",
         "models[org/n]",
+        "planners[m]",
+        "planners[org/n]",
         "alert_rules[node_lost]",
+        "prices[l4/2026-03-01T00:00Z]",
+        "prices[l4/2026-06-01T12:00Z]",
     ]
     assert document.export() == exported and write(document.export()) == text
     assert models.Operation.objects.filter(verb="register_model", model__name="m").latest("pk").steps.count() == 4
@@ -229,13 +252,64 @@ def test_a_pool_is_not_left_below_its_floor_but_may_be_emptied() -> None:
     assert apply(none).done[0].steps == (("stop", "prefill", 2), ("stop", "decode", 2))
 
 
+def test_planner_and_prices_written_by_hand_are_compared_by_what_they_mean() -> None:
+    a_fleet()
+    short = state(
+        planners={"m": {"guards": {"freezes": [{"since_s": 3600, "until_s": 7200, "daily": True, "why": "batch"}]}}},
+        prices={"l4/2026-06-01T14:00+02:00": {"per_hour": 0.750}, "h100-sxm/2026-01-01T00:00Z": {"per_hour": "2.60"}},
+    )
+    assert edits(apply(short)) == [("create", "prices[h100-sxm/2026-01-01T00:00Z]")]
+    again = apply(short)
+    assert (again.done, again.drifts, again.operation) == ((), (), 0)
+    row = models.GpuPrice.objects.get(kind="h100-sxm")
+    assert (str(row.per_hour), row.terms) == ("2.600000", "hourly")
+
+
+def test_of_the_planner_only_what_is_named_is_set_and_prices_are_removed_by_null() -> None:
+    a_fleet()
+    part = state(planners={"m": {"level": "off", "guards": {"idle_s": 600.0}}}, prices={"l4/2026-03-01T00:00Z": None})
+    made = apply(part, reason="quiet")
+    assert edits(made) == [("change", "planners[m]"), ("remove", "prices[l4/2026-03-01T00:00Z]")]
+    setting = PlannerSetting.objects.get(model__name="m")
+    assert (setting.level, setting.priority, setting.guards["idle_s"], setting.guards["cooldown_s"]) == ("off", 3, 600, 1800)
+    assert AuditEntry.objects.filter(verb="remove_price", reason="quiet").exists()
+    actions.set_planner(ANN, "m", actions.PlannerChange(level="automatic"))
+    assert [each.path for each in apply(part).drifts] == ["planners[m].level"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "remedy"),
+    [
+        ({"planners": {"m": {"level": "wild"}}}, "one of off, advise"),
+        ({"planners": {"m": {"guards": {"cooldown_s": -1}}}}, "cooldown_s: 0 to"),
+        ({"planners": {"m": {"guards": {"a.b": 1}}}}, "there is no guard"),
+        ({"planners": {"m": {"peaks": [{"since_s": "PLANTED"}]}}}, "peaks"),
+        ({"planners": {"m": None}}, "level: off"),
+        ({"planners": {"nobody": {"level": "off"}}}, "nobody"),
+        ({"prices": {"l4": {"per_hour": 1.0}}}, "h100-sxm/2026-12-01T00:00Z"),
+        ({"prices": {"l4/2026-12-01T00:30Z": {"per_hour": 1.0}}}, "whole hours"),
+        ({"prices": {"l4/2026-12-01T00:00": {"per_hour": 1.0}}}, "when it begins"),
+        ({"prices": {"l4/0001-01-01T00:00+14:00": {"per_hour": 1.0}}}, "2020"),
+        ({"prices": {"l4/2026-12-01T00:00Z": {"per_hour": "1e999999"}}}, "per_hour"),
+        ({"prices": {"l4/2026-12-01T00:00Z": {"per_hour": "cheap"}}}, "no number"),
+        ({"prices": {"l4/2026-12-01T00:00Z": {"terms": "owned"}}}, "needs per_hour"),
+    ],
+)
+def test_planner_and_prices_that_cannot_be_are_refused_with_the_remedy(sections: dict[str, Any], remedy: str) -> None:
+    a_fleet()
+    before = rows()
+    refused = refusal(lambda actor: apply(state(**sections), actor), ANN)
+    assert remedy in str(refused) and rows() == before
+
+
 def test_who_may_what_is_as_everywhere() -> None:
     fleet("disaggregated", prefill=2, decode=2)
     vic = Actor("vic", "viewer")
     assert refusal(lambda actor: apply(state(), actor), vic).kind == "forbidden"
     assert apply(state(models={"m": {"slo": {"ttft_ms": 500.0}}}), OPERATOR).done
     done()
-    for admins in (state(teams={"x": {"gpu_quota": 1}}), state(models={"m": {"team": "search"}})):
+    priced = state(prices={"l4/2026-03-01T00:00Z": {"per_hour": 1.0}})
+    for admins in (state(teams={"x": {"gpu_quota": 1}}), state(models={"m": {"team": "search"}}), priced):
         models.Team.objects.get_or_create(name="search")
         assert refusal(lambda actor, value=admins: apply(value, actor), OPERATOR).kind == "forbidden"
 
