@@ -43,7 +43,9 @@ class StateDocument(serializers.Serializer[Any]):
     version = serializers.IntegerField(help_text="1")
     teams = ObjectField(required=False)
     models = ObjectField(required=False)
+    planners = ObjectField(required=False)
     alert_rules = ObjectField(required=False)
+    prices = ObjectField(required=False)
 
 
 class StepCount(serializers.Serializer[Any]):

@@ -88,19 +88,24 @@ def _merged(before: Mapping[str, Any], change: PlannerChange) -> dict[str, Any]:
         value = getattr(change, part)
         if value is None:
             continue
+        value = plain_part(part, value)
         if part == "guards":
-            spans = {name: _known(Span, value[name]) for name in SPANS if value.get(name) is not None}
-            merged = {**before["guards"], **value, **spans}
-            after["guards"] = {name: each for name, each in merged.items() if each is not None}
-        elif part == "peaks":
-            after[part] = _known(Peak, value)
-        elif part in ("kinds", "degrees"):
-            after[part] = {role: list(dict.fromkeys(each)) for role, each in value.items() if each}
-        elif isinstance(value, Mapping):
-            after[part] = dict(value)
-        else:
-            after[part] = value if isinstance(value, str | int) else list(value)
+            value = {name: each for name, each in {**before["guards"], **value}.items() if each is not None}
+        after[part] = value
     return after
+
+
+def plain_part(part: str, value: Any) -> Any:
+    """One part of a PlannerChange as it is stored. Raises WrongShape for spans and peaks that are none."""
+    if part == "guards":
+        return {**value, **{name: _known(Span, value[name]) for name in SPANS if isinstance(value.get(name), list | tuple)}}
+    if part == "peaks":
+        return _known(Peak, value)
+    if part in ("kinds", "degrees"):
+        return {role: list(dict.fromkeys(each)) for role, each in value.items() if each}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value if isinstance(value, str | int) else list(value)
 
 
 def _known(kind: type[Span] | type[Peak], spans: Sequence[Any]) -> Any:

@@ -3,7 +3,9 @@
     version: 1
     teams: {search: {gpu_quota: 16}}
     models: {llama-70b: {source: …, config: {…}, mode: disaggregated, slo: {ttft_ms: 1000}, pools: {prefill: {engines: 2}}}}
+    planners: {llama-70b: {level: approve, ceilings: {decode: 8}, guards: {cooldown_s: 900}}}
     alert_rules: {node_lost: {threshold: 60}, ttft_slo/llama-70b: {enabled: false}}
+    prices: {h100-sxm/2026-12-01T00:00Z: {per_hour: "2.6", terms: owned}}
 
 `null` in place of an item: there shall be none.
 """
@@ -17,15 +19,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from controlplane.alerts.models import RuleSetting
 from controlplane.alerts.selectors import FIELDS as RULE_FIELDS
+from controlplane.control.actions.planning import PARTS
+from controlplane.control.models import PlannerSetting
 from controlplane.control.refused import Refused
+from controlplane.control.state.plainly import amount_text, canonical, price_name
 from controlplane.core.storable import storable
 from controlplane.core.threeway import Document
 from controlplane.fleet import models
 
 VERSION = 1
-SECTIONS = ("teams", "models", "alert_rules")
+SECTIONS = ("teams", "models", "planners", "alert_rules", "prices")
 """In the order in which they are made."""
-WHOLE = frozenset({"config", "engine_args", "aliases", "gpu_kinds", "node_labels"})
+WHOLE = frozenset({"config", "engine_args", "aliases", "gpu_kinds", "node_labels", "floors", "ceilings", "kinds", "degrees"})
 """Fields that are one value, whatever is in them."""
 MAX_ITEMS = 1000
 MAX_PROBLEMS = 20
@@ -101,11 +106,30 @@ class RulePart(_Part):
     enabled: bool = False
 
 
+class PlannerPart(_Part):
+    level: str = ""
+    priority: int = 0
+    modes: list[str] = []
+    floors: dict[str, int] = {}
+    ceilings: dict[str, int] = {}
+    kinds: dict[str, list[str]] = {}
+    degrees: dict[str, list[int]] = {}
+    guards: dict[str, Any] = {}
+    peaks: list[dict[str, Any]] = []
+
+
+class PricePart(_Part):
+    per_hour: str | float = ""
+    terms: str = ""
+
+
 class State(_Part):
     version: int = Field(ge=VERSION, le=VERSION)
     teams: dict[str, TeamPart | None] = Field(default={}, max_length=MAX_ITEMS)
     models: dict[str, ModelPart | None] = Field(default={}, max_length=MAX_ITEMS)
+    planners: dict[str, PlannerPart | None] = Field(default={}, max_length=MAX_ITEMS)
     alert_rules: dict[str, RulePart | None] = Field(default={}, max_length=MAX_ITEMS)
+    prices: dict[str, PricePart | None] = Field(default={}, max_length=MAX_ITEMS)
 
 
 def read(value: Any) -> Document:
@@ -114,7 +138,7 @@ def read(value: Any) -> Document:
         state = State.model_validate(value)
     except ValidationError as error:
         raise Refused("invalid", *_problems(error)) from None
-    given = state.model_dump(exclude_unset=True)
+    given = canonical(state.model_dump(exclude_unset=True))
     return {
         section: {
             str(name): None if item is None else dict(flat(storable(item))) for name, item in given.get(section, {}).items()
@@ -161,13 +185,24 @@ def present() -> Document:
     return {
         "teams": {row.name: {"gpu_quota": row.gpu_quota} for row in models.Team.objects.order_by("name")},
         "models": {row.name: _model(row) for row in rows},
+        "planners": {row.name: dict(flat(_planner(row))) for row in rows.select_related("planner")},
         "alert_rules": {
             f"{row.rule}/{row.model}" if row.model else row.rule: {
                 name: value for name in RULE_FIELDS if (value := getattr(row, name)) not in (None, "")
             }
             for row in rules
         },
+        "prices": {
+            price_name(row.kind, row.valid_from): {"per_hour": amount_text(row.per_hour), "terms": row.terms}
+            for row in models.GpuPrice.objects.order_by("kind", "valid_from")
+        },
     }
+
+
+def _planner(row: models.Model) -> dict[str, Any]:
+    """All of it, defaults too, but of guards those that were set."""
+    setting = getattr(row, "planner", None) or PlannerSetting(model=row)
+    return {part: getattr(setting, part) for part in PARTS} | {"level": str(setting.level)}
 
 
 def _model(row: models.Model) -> dict[str, Any]:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controlplane.control import actions
-from controlplane.control.actions import RuleChange
+from controlplane.control.actions import PlannerChange, RuleChange
 from controlplane.control.actions.change import lock_model
 from controlplane.control.actions.updates import write_update
 from controlplane.control.actions.whole import of_pools, update_of
 from controlplane.control.actor import Actor
 from controlplane.control.newmodel import NewModel, NewPool
 from controlplane.control.refused import Refused
-from controlplane.control.state.document import present
+from controlplane.control.state.document import deep, present
+from controlplane.control.state.plainly import price_since
 from controlplane.core.threeway import Edit
 from controlplane.fleet import models
 
@@ -74,4 +75,34 @@ def _new_pool(role: str, part: Mapping[str, Any]) -> NewPool:
     return NewPool(role, gpu_kinds=tuple(part.get("gpu_kinds", ())), **shape)
 
 
-MAKES: Mapping[str, Make] = {"teams": _team, "models": _model, "alert_rules": _rule}
+def _planner(actor: Actor, edit: Edit, wanted: Mapping[str, Any], reason: str) -> models.Operation:
+    if edit.verb == "remove":
+        raise Refused("invalid", "a model always has planner settings: give level: off, or leave it out")
+    parts = deep(wanted)
+    wrong = [part for part in parts.get("guards", {}) if "." in part]
+    if wrong:
+        raise Refused("invalid", f"guards: there is no guard {wrong[0]!r:.40}")
+    return actions.set_planner(actor, edit.name, PlannerChange(**parts), reason=reason)
+
+
+def _price(actor: Actor, edit: Edit, wanted: Mapping[str, Any], reason: str) -> models.Operation:
+    kind, since = price_since(edit.name)
+    if since is None:
+        raise Refused("invalid", "a price is named by its kind and when it begins, such as h100-sxm/2026-12-01T00:00Z")
+    if edit.verb == "remove":
+        return actions.remove_price(actor, models.GpuPrice.objects.get(kind=kind, valid_from=since).pk, reason=reason)
+    now = present()["prices"].get(edit.name) or {}
+    price = {**now, **wanted}
+    if "per_hour" not in price:
+        raise Refused("invalid", "a price needs per_hour, US dollars of one GPU for one hour")
+    terms = price.get("terms", models.Terms.HOURLY)
+    return actions.set_price(actor, kind, price["per_hour"], terms=terms, valid_from=since, reason=reason)
+
+
+MAKES: Mapping[str, Make] = {
+    "teams": _team,
+    "models": _model,
+    "planners": _planner,
+    "alert_rules": _rule,
+    "prices": _price,
+}
