@@ -142,7 +142,7 @@ export function cameNodes({ row, proposal: { actual, predicted } }) {
     return said == null || !actual[key] ? MISSING : `${said >= actual[key] ? "+" : "−"}${number(Math.round(100 * Math.abs(said / actual[key] - 1)))} %`;
   };
   const line = (name, key) => el("tr", {}, el("td", {}, name), el("td", { class: "r" }, late(predicted[key])), el("td", { class: "r" }, actual.expected ? late(expected[key]) : MISSING), el("td", { class: "r" }, el("b", { class: "num" }, latencyText(actual[key]))), el("td", { class: "r soft" }, off(key)));
-  const table = actual.ttft_p99_ms === undefined ? [] : [scroll("came-title", el("table", { class: "table" }, head([gettext("metric")], [gettext("predicted"), "r"], [gettext("for the load that came"), "r"], [gettext("actual"), "r"], [gettext("off by"), "r"]), el("tbody", {}, line(gettext("TTFT p99"), "ttft_p99_ms"), line(gettext("ITL p99"), "itl_p99_ms")))))];
+  const table = actual.ttft_p99_ms === undefined ? [] : [scroll("came-title", el("table", { class: "table" }, head([gettext("metric")], [gettext("predicted"), "r"], [gettext("for the load that came"), "r"], [gettext("actual"), "r"], [gettext("off by"), "r"]), el("tbody", {}, line(gettext("TTFT p99"), "ttft_p99_ms"), line(gettext("ITL p99"), "itl_p99_ms"))))];
   const load = actual.expected ? [el("p", { class: "panel-foot" }, gettext("It came %(rate)s req/s, %(prompt)s in, %(answer)s out.", { rate: rate(expected.rate), prompt: number(Math.round(expected.prompt_tokens)), answer: number(Math.round(expected.output_tokens)) }))] : [];
   return [...table, ...load, ...(gaps.length ? [el("ul", { class: "body reasons" }, ...gaps)] : [])];
 }
