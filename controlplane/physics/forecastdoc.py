@@ -64,6 +64,7 @@ def figures(forecast: Forecast) -> dict[str, Any]:
         "interval": {
             **{name: _interval(getattr(forecast, name)) for name in _RATES},
             **{name: _intervals(getattr(forecast, name)) for name in _LATENCIES},
+            "busy_share": {pool.role: _interval(pool.busy_share) for pool in forecast.pools},
         }
         if forecast.seeds > 1
         else None,

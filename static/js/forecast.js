@@ -41,7 +41,7 @@ function rowsFor(slo, then) {
   const busy = then.pools.map(({ role }) => ({
     name: BUSY[role],
     value: (figures) => of(figures, role)?.busy_share ?? null,
-    interval: () => null,
+    interval: (figures) => figures.interval?.busy_share?.[role],
     words: share,
     limit: BUSY_LIMIT,
     busy: true,
@@ -53,6 +53,7 @@ function rowsFor(slo, then) {
     latencyRow(gettext("KV transfer p99"), "transfer_ms", "p99"),
     ...busy,
     { name: gettext("Effective GPUs"), value: (figures) => figures.effective_gpus, interval: (figures) => figures.interval?.effective_gpus, words: (value) => number(value, 1) },
+    { name: gettext("Cost per hour"), value: (figures) => figures.cost_per_hour, interval: () => null, words: money },
     { name: gettext("Cost per 1M out"), value: (figures) => figures.cost_per_million_tokens, interval: (figures) => figures.interval?.cost_per_million_tokens, words: money },
   ];
 }

@@ -76,6 +76,9 @@ def test_the_document_has_the_keys_that_programs_rely_on() -> None:
     assert found["ttft_ms"].keys() == found["itl_ms"].keys() == {"p50", "p90", "p99"}
     assert found["requests_per_second"] == pytest.approx(4, rel=0.5)
     assert found["tokens_per_second_per_gpu"] == pytest.approx(found["requests_per_second"] * 20 / 4, rel=0.3)
+    for pool in found["pools"]:
+        low, high = found["interval"]["busy_share"][pool["role"]]
+        assert low <= pool["busy_share"] <= high
     low, high = found["interval"]["ttft_ms"]["p99"]
     assert low <= found["ttft_ms"]["p99"] <= high
     assert found["winner"] is None
