@@ -73,8 +73,8 @@ def measured(operation: models.Operation, minutes_later: float) -> dict[str, Any
 
 
 def test_both_sides_are_measured_once_their_time_has_passed(operation: models.Operation) -> None:
-    record(BEGUN + 5, traffic(BEGUN - 900, 15, 200.0, 0.5))
-    record(ENDED + 905, traffic(ENDED, 15, 100.0, 0.25))
+    record(BEGUN + 10, traffic(BEGUN - 900, 15, 200.0, 0.5))
+    record(ENDED + 910, traffic(ENDED, 15, 100.0, 0.25))
     assert measured(operation, 16) == {}
     found = measured(operation, 17)
     before, after = found["before"], found["after"]
@@ -92,7 +92,7 @@ def test_both_sides_are_measured_once_their_time_has_passed(operation: models.Op
 
 
 def test_what_was_not_recorded_is_said_and_never_nought(operation: models.Operation) -> None:
-    record(BEGUN + 5, traffic(BEGUN - 300, 5, 200.0, None))
+    record(BEGUN + 10, traffic(BEGUN - 300, 5, 200.0, None))
     found = measured(operation, 17)
     assert found["before"]["effective_gpus"] is None and found["before"]["gpus"] == 1
     assert found["before"]["gaps"] == [
@@ -109,7 +109,7 @@ def test_what_was_not_recorded_is_said_and_never_nought(operation: models.Operat
 
 def test_a_kind_of_gpu_without_a_price_is_named(operation: models.Operation) -> None:
     models.Gpu.objects.update(kind="abacus")
-    record(BEGUN + 5, traffic(BEGUN - 900, 15, 200.0, 0.5))
+    record(BEGUN + 10, traffic(BEGUN - 900, 15, 200.0, 0.5))
     before = measured(operation, 17)["before"]
     assert before["cost_per_million_tokens"] is None and before["gaps"] == ["GPU kind abacus has no price"]
 
