@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from controlplane.common.files import read_key
+from controlplane.common.keyring import Keyring
 from controlplane.common.outward import MailServer, read_networks, read_smtp
 from controlplane.common.places import read_place
 from controlplane.core.engine_args import ArgumentRefused, clean_kv_events
@@ -130,7 +130,11 @@ class Config(BaseSettings):
 
     def fleet_secret(self) -> bytes:
         """The fleet secret. Raises BadKey."""
-        return read_key(self.fleet_secret_file or self.state / "secrets" / "fleet.key", "the fleet secret")
+        return self.fleet_keys().present
+
+    def fleet_keys(self) -> Keyring:
+        """The fleet secret with those before and after it, as the files have them now. Raises BadKey."""
+        return Keyring(self.fleet_secret_file or self.state / "secrets" / "fleet.key")
 
     def mail_server(self) -> MailServer | None:
         return read_smtp(self.smtp_url.get_secret_value()) if self.smtp_url else None

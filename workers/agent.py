@@ -17,6 +17,7 @@ from controlplane.common.files import rotate
 from controlplane.common.processes import identity
 from controlplane.core.codec import encode
 from controlplane.core.protocol import AgentFact, Command, EngineFact, GpuFact
+from controlplane.core.signing import mark_of, mask, opened
 from workers.commands import CommandRefused, Done, Renumber, judge_drain, judge_start, judge_stop, open_command, refuse_gpus
 from workers.config import AgentConfig
 from workers.engine import Engine, Host
@@ -161,7 +162,7 @@ class Agent:
         logged too."""
         try:
             command = open_command(envelope, self.config.node_key, self.config.node, verbs)
-            answer = await self._carry_out(command)
+            answer = await self._carry_out(command, str(envelope))
             self.counts.commands["done"] += 1
             return answer
         except CommandRefused as refusal:
@@ -169,10 +170,10 @@ class Agent:
             log.warning("a %s command was refused: %s", "/".join(sorted(verbs)), refusal)
             return {"error": str(refusal)}
 
-    async def _carry_out(self, command: Command) -> dict[str, Any]:
+    async def _carry_out(self, command: Command, envelope: str) -> dict[str, Any]:
         match command.verb:
             case "start":
-                return await self._start(command)
+                return await self._start(command, mark_of(opened(self.config.node_key, envelope)[1]))
             case "stop":
                 return await self._stop(command)
             case "drain" | "undrain":
@@ -181,10 +182,12 @@ class Agent:
                 return {"engines": encode(self._engine_facts(time.time()))}
             case "tail_log":
                 return await self._tail(command)
+            case "rekey":
+                return self._rekey(command, opened(self.config.node_key, envelope)[1])
             case "link_listen" | "link_send":
                 raise CommandRefused("links are measured beside the agent's own work, by their own task")
 
-    async def _start(self, command: Command) -> dict[str, Any]:
+    async def _start(self, command: Command, key_mark: str) -> dict[str, Any]:
         if self._closing:
             raise CommandRefused("this agent is stopping its engines")
         assert command.spec is not None
@@ -198,7 +201,7 @@ class Agent:
             else:
                 taken, held = self._taken_by_others(engine)
                 refusal = refuse_gpus(command.spec.ranks[command.rank].gpus, self._host.gpu_index, held)
-                await engine.launch(command.spec, command.rank, taken, refusal)
+                await engine.launch(command.spec, command.rank, taken, refusal, key_mark)
         return {"state": engine.record.state}
 
     async def _stop(self, command: Command) -> dict[str, Any]:
@@ -226,6 +229,17 @@ class Agent:
         except OSError as error:
             raise CommandRefused(f"the log of {engine.record.id} cannot be read: {error.strerror}") from error
         return {"engine": engine.record.id, "incarnation": engine.record.incarnation, "lines": lines}
+
+    def _rekey(self, command: Command, key: bytes) -> dict[str, Any]:
+        """Believe a newer key, and sign facts with it from now on."""
+        try:
+            self.config.node_key.take(mask(key, f"rekey:{command.peer}", bytes.fromhex(command.token)), alone=command.alone)
+        except ValueError as error:
+            raise CommandRefused("malformed command: a key has 32 bytes, as hex") from error
+        except OSError as error:
+            raise CommandRefused(f"the key cannot be kept: {error.strerror}") from error
+        self._publisher.changed()
+        return {}
 
     def _done(self, engine: Engine, verdict: Done) -> dict[str, Any]:
         log.info("engine %s: nothing to do: %s", engine.record.id, verdict.why)

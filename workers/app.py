@@ -131,6 +131,9 @@ def _add_tasks(app: NodeApp, node: Node) -> None:
     def tail_log(envelope: object) -> dict[str, Any]:
         return node.obey(envelope, "tail_log")
 
+    def rekey(envelope: object) -> dict[str, Any]:
+        return node.obey(envelope, "rekey")
+
     def link(envelope: object) -> dict[str, Any]:
         return node.measure_link(envelope)
 
@@ -141,6 +144,7 @@ def _add_tasks(app: NodeApp, node: Node) -> None:
         (names.TASK_LIST_ENGINES, list_engines, False),
         (names.TASK_TAIL_LOG, tail_log, False),
         (names.TASK_LINK, link, False),
+        (names.TASK_REKEY, rekey, False),
     ):
         app.task(function, name=name, ignore_result=silent)
 

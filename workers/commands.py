@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from controlplane.core.codec import WrongShape, decode
 from controlplane.core.lifecycle import SERVING
 from controlplane.core.protocol import Command, EngineSpec
-from controlplane.core.signing import BadSignature, unseal
+from controlplane.core.signing import BadSignature, Secret, unseal
 from workers.config import NAME
 from workers.records import EngineRecord
 
 MAX_ENVELOPE_BYTES = 4 * 2**20
-WITHOUT_ENGINE = frozenset({"list_engines", "link_listen", "link_send"})
+WITHOUT_ENGINE = frozenset({"list_engines", "link_listen", "link_send", "rekey"})
 
 
 class CommandRefused(ValueError):
@@ -44,7 +44,7 @@ class Done:
 Verdict = Go | Renumber | Done
 
 
-def open_command(envelope: object, node_key: bytes, node: str, verbs: Collection[str]) -> Command:
+def open_command(envelope: object, node_key: Secret, node: str, verbs: Collection[str]) -> Command:
     """The command inside a signed envelope, if it is meant for `node` and is one of `verbs`. Raises CommandRefused."""
     if not isinstance(envelope, str) or len(envelope) > MAX_ENVELOPE_BYTES:
         raise CommandRefused("not a signed envelope")

@@ -14,6 +14,7 @@ from controlplane.common.files import BadKey, read_key
 from controlplane.common.places import Place
 from controlplane.core import names
 from controlplane.core.accelerators import MEMORY_BYTES
+from workers.keys import NodeKeys
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class AgentConfig:
     address: str
     broker_url: str = field(repr=False)
     telemetry_url: str = field(repr=False)
-    node_key: bytes = field(repr=False)
+    node_key: NodeKeys = field(repr=False)
     network_gbps: float = 100.0
     labels: Mapping[str, str] = field(default_factory=dict)
     log_limit_bytes: int = 16 * 2**20
@@ -70,7 +71,7 @@ def read_config(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Agent
     if not key_file:
         raise BadConfig(f"{names.ENV_NODE_KEY_FILE} is not set: give the file with this node's key")
     try:
-        node_key = read_key(Path(key_file), "the node key")
+        node_key = NodeKeys(options.state.resolve() / "node.keys", read_key(Path(key_file), "the node key"))
     except BadKey as error:
         raise BadConfig(str(error)) from error
     return AgentConfig(

@@ -115,9 +115,9 @@ class Engine:
 
     # --- Start
 
-    async def launch(self, spec: EngineSpec, rank: int, taken_ports: set[int], refusal: str) -> None:
+    async def launch(self, spec: EngineSpec, rank: int, taken_ports: set[int], refusal: str, key_mark: str) -> None:
         """Starts a new incarnation. What cannot be started becomes `failed` with its reason; so does a `refusal` that the
-        agent found already. Never raises for that."""
+        agent found already. `key_mark`: of the node's key that the start was signed with. Never raises for that."""
         before, config = self.record, self._host.config
         self.record = EngineRecord(
             id=spec.id,
@@ -129,6 +129,7 @@ class Engine:
             started_at=time.time(),
             port=before.port,
             side_port=before.side_port,
+            key_mark=key_mark,
         )
         self.vitals = Vitals(time.time())
         try:

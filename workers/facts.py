@@ -16,7 +16,7 @@ from controlplane.common.valkey import UNREACHABLE, away, connect
 from controlplane.core import names
 from controlplane.core.codec import encode
 from controlplane.core.protocol import AgentFact, EngineFact
-from controlplane.core.signing import seal
+from controlplane.core.signing import Secret, seal
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def announces(before: AgentFact | None, now: AgentFact) -> bool:
 class FactPublisher:
     """`current` builds the fact for a sequence number and a time."""
 
-    def __init__(self, url: str, node: str, key: bytes, current: Callable[[int, float], AgentFact]) -> None:
+    def __init__(self, url: str, node: str, key: Secret, current: Callable[[int, float], AgentFact]) -> None:
         self._client = connect(url)
         self._node, self._key, self._current = node, key, current
         self._changed = asyncio.Event()

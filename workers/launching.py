@@ -37,7 +37,7 @@ def prepare(
         incarnation=record.incarnation,
         engine_key=key_of(config, record),
         gpu_indices=tuple(gpu_index[uuid] for uuid in record.gpus),
-        gang_key=_gang_key(config, spec),
+        gang_key=_gang_key(config, record, spec),
         secrets={name: read_secret(config.state, name) for name in spec.env.values()},
     )
     return driver.launch(spec, record.rank, place)
@@ -49,14 +49,14 @@ def folder_of(config: AgentConfig, record: EngineRecord) -> Path:
 
 
 def key_of(config: AgentConfig, record: EngineRecord) -> str:
-    return engine_key(config.node_key, record.id, record.incarnation)
+    return engine_key(config.node_key.of_mark(record.key_mark), record.id, record.incarnation)
 
 
-def _gang_key(config: AgentConfig, spec: EngineSpec) -> bytes:
+def _gang_key(config: AgentConfig, record: EngineRecord, spec: EngineSpec) -> bytes:
     if len(spec.ranks) == 1:
         return b""
     try:
-        return mask(config.node_key, spec.id, bytes.fromhex(spec.gang_key))
+        return mask(config.node_key.of_mark(record.key_mark), spec.id, bytes.fromhex(spec.gang_key))
     except ValueError as error:
         raise SpecRefused(f"{spec.id}: gang_key must be 32 bytes as hex") from error
 

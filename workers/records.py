@@ -49,6 +49,8 @@ class EngineRecord:
     drain_ordered_at: float = 0.0
     """`issued_at` of the newest drain or undrain obeyed: an older one that comes late is ignored."""
     exit_code: int | None = None
+    key_mark: str = ""
+    """Of the node's key from which this start has its own (core.signing.mark_of)."""
     version: str = ""
     compat: str = ""
     log_tail: str = field(default="", repr=False)

@@ -121,6 +121,7 @@ VERBS: Mapping[str, Rule] = {
     **dict.fromkeys(ACCOUNT_VERBS, Rule("admin", alone=False, frozen=False)),
     "grant_model": Rule("admin", alone=False, frozen=False),
     "ungrant_model": Rule("admin", alone=False, frozen=False),
+    "rotate_secret": Rule("admin", alone=False, frozen=False),
     "set_price": Rule("admin", alone=False, frozen=False),
     "remove_price": Rule("admin", alone=False, frozen=False),
     "silence_alert": _TOLD,

@@ -23,6 +23,7 @@ from controlplane.core.canary import Guardrails, Progress, Verdict, decide
 from controlplane.core.codec import decode, encode
 from controlplane.core.lifecycle import ENDED
 from controlplane.core.protocol import SessionSeen
+from controlplane.core.signing import Secret
 from controlplane.core.trial import Evidence
 from controlplane.fleet import models
 
@@ -52,7 +53,7 @@ class Sampling:
         return replace(self, step_since=step_since, since=None, evidence=self.evidence.next_step())
 
 
-def advance_canaries(valkey: redis.Redis, key: bytes, said: dict[str, str]) -> None:
+def advance_canaries(valkey: redis.Redis, key: Secret, said: dict[str, str]) -> None:
     """One tick of every running canary. `key`: the routers' (core.signing.router_key); `said`: what was logged already, by
     subject. Raises redis and database errors."""
     for canary in models.Canary.objects.filter(ended_at=None).select_related("model"):
@@ -69,7 +70,7 @@ def advance_canaries(valkey: redis.Redis, key: bytes, said: dict[str, str]) -> N
     _forget_ended(valkey)
 
 
-def _sample(valkey: redis.Redis, key: bytes, canary: models.Canary) -> Verdict | None:
+def _sample(valkey: redis.Redis, key: Secret, canary: models.Canary) -> Verdict | None:
     """The verdict by all that is known now; None while sampling pauses. Raises ValueError for a spoilt row."""
     before = read_sampling(canary)
     busy = canary.model.operations.exclude(state__in=ENDED).exists()

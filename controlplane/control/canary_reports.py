@@ -19,7 +19,7 @@ from django.utils import timezone
 from controlplane.core import names
 from controlplane.core.codec import decode
 from controlplane.core.protocol import CanaryReport, SessionSeen
-from controlplane.core.signing import unseal
+from controlplane.core.signing import Secret, unseal
 from controlplane.core.trial import Session
 from controlplane.fleet import models
 
@@ -47,7 +47,7 @@ WHERE NOT known.counted AND known.in_canary = excluded.in_canary
 """
 
 
-def read_reports(valkey: redis.Redis, key: bytes, canary: int, after: str) -> tuple[list[SessionSeen], str]:
+def read_reports(valkey: redis.Redis, key: Secret, canary: int, after: str) -> tuple[list[SessionSeen], str]:
     """The next sessions told of, and the position behind them. Raises redis errors."""
     entries: Any = valkey.xrange(names.canary_stream(canary), min=f"({after}", count=PAGE)
     seen: list[SessionSeen] = []
@@ -57,7 +57,7 @@ def read_reports(valkey: redis.Redis, key: bytes, canary: int, after: str) -> tu
     return seen, after
 
 
-def _read(key: bytes, canary: int, envelope: bytes) -> Iterable[SessionSeen]:
+def _read(key: Secret, canary: int, envelope: bytes) -> Iterable[SessionSeen]:
     try:
         if len(envelope) > MAX_REPORT_BYTES:
             raise ValueError("too long")

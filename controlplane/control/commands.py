@@ -17,7 +17,7 @@ from controlplane.core.codec import encode
 from controlplane.core.launch import read_snapshot
 from controlplane.core.plan import Send
 from controlplane.core.protocol import Command, Connector, EngineKind, EngineSpec, Rank
-from controlplane.core.signing import gang_key, mask, node_key, seal
+from controlplane.core.signing import first_incarnation, gang_key, mask, node_key, seal
 from controlplane.fleet import models
 
 TICK = "control.tick"
@@ -29,6 +29,7 @@ PLAN = "control.plan"
 SEAL_AUDIT = "control.seal_audit"
 ADMIT = "control.admit"
 PROBE_PAIR = "control.probe_pair"
+REKEY_WITHIN_S = 5.0
 TASKS = {
     "start": names.TASK_START_ENGINE,
     "stop": names.TASK_STOP_ENGINE,
@@ -37,6 +38,7 @@ TASKS = {
     "tail_log": names.TASK_TAIL_LOG,
     "link_listen": names.TASK_LINK,
     "link_send": names.TASK_LINK,
+    "rekey": names.TASK_REKEY,
 }
 PROBE_EXPIRES_S = 5
 """A probe that no worker has begun by then is dropped: the loop asks again."""
@@ -96,7 +98,10 @@ def _ask(command: Command, timeout_s: float) -> dict[str, Any]:
 
 
 def _dispatch(command: Command, **options: Any) -> Any:
-    key = node_key(config().fleet_secret(), command.node)
+    keys = config().fleet_keys()
+    # The agent derives the engine's key from what it was told to start it with.
+    secret = keys.of_incarnation(command.spec.incarnation_floor) if command.spec else keys.present
+    key = node_key(secret, command.node)
     envelope = seal(key, encode(command))
     queue = names.node_queue(command.node)
     id = f"{queue}.{secrets.token_hex(16)}"  # so its answer lies where no other node's user of the broker may read
@@ -123,7 +128,7 @@ def read_spec(engine_id: str, rank: int = 0, leader: str = "") -> EngineSpec | N
         ranks=tuple(Rank(rank.node.name, tuple(gpu.uuid for gpu in gpus)) for rank, gpus in zip(ranks, held, strict=True)),
         kind=cast(EngineKind, row.kind),
         spec_generation=row.spec_generation,
-        incarnation_floor=max(newest, row.incarnation),
+        incarnation_floor=max(newest, row.incarnation, first_incarnation(config().fleet_keys().generation)),
         tensor_parallel=launch.tensor_parallel,
         pipeline_parallel=launch.pipeline_parallel,
         args=launch.args,
@@ -135,6 +140,15 @@ def read_spec(engine_id: str, rank: int = 0, leader: str = "") -> EngineSpec | N
         leader=leader,
         gang_key=_masked_gang_key(row.id, ranks[rank].node.name) if rank < len(ranks) > 1 else "",
     )
+
+
+def rekey(node: str, secret: bytes, *, alone: bool) -> str:
+    """Give a node the key that follows from a fleet secret; `alone`: it believes no other any more. Returns what its agent
+    answers: why not, or nothing. Raises kombu's OperationalError, celery's TimeoutError."""
+    nonce = secrets.token_hex(16)
+    token = mask(node_key(config().fleet_secret(), node), f"rekey:{nonce}", node_key(secret, node)).hex()
+    command = Command(node=node, verb="rekey", issued_at=time.time(), token=token, peer=nonce, alone=alone)
+    return str(_ask(command, REKEY_WITHIN_S).get("error", ""))
 
 
 def _masked_gang_key(engine: str, node: str) -> str:

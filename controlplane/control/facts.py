@@ -15,7 +15,7 @@ from controlplane.core.accelerators import MAX_KIND_CHARS
 from controlplane.core.codec import WrongShape, decode
 from controlplane.core.lifecycle import ENGINE
 from controlplane.core.protocol import VERSION, AgentFact, RouterFact
-from controlplane.core.signing import BadSignature, node_key, router_key, unseal
+from controlplane.core.signing import BadSignature, Secret, node_key, router_key, unseal
 from controlplane.core.storable import storable
 from controlplane.core.wellformed import url_problem
 
@@ -65,7 +65,7 @@ class _Heard:
 class FactReader:
     """Keeps what is needed between ticks: which problems were said, and how old each source's fact is."""
 
-    fleet_secret: bytes = field(repr=False)
+    fleet_secret: Secret = field(repr=False)
     _said: dict[str, str] = field(default_factory=dict)
     _heard: dict[str, _Heard] = field(default_factory=dict)
     _opened: dict[str, tuple[bytes, AgentFact | RouterFact]] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class FactReader:
             raise _Refused("its table has a number out of range")
         return fact
 
-    def _open(self, value: bytes, key: bytes, cls: type[Fact]) -> Fact:
+    def _open(self, value: bytes, key: Secret, cls: type[Fact]) -> Fact:
         if len(value) > MAX_FACT_BYTES:
             raise _Refused(f"it has {len(value)} bytes, more than {MAX_FACT_BYTES}")
         document = unseal(key, value)

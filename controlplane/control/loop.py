@@ -19,6 +19,7 @@ from django.db import DataError, IntegrityError, ProgrammingError, close_old_con
 from django.db import Error as DatabaseError
 from kombu.exceptions import OperationalError as BrokerError
 
+from controlplane.common.files import BadKey
 from controlplane.config import config
 from controlplane.control.apply import apply, send_all
 from controlplane.control.canaries import advance_canaries
@@ -65,7 +66,7 @@ class Loop:
     def __init__(self) -> None:
         self.holder = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.memory = Memory()
-        secret = config().fleet_secret()
+        self.keys = secret = config().fleet_keys()
         self.reader = FactReader(secret)
         self.valkey = redis.Redis.from_url(settings.VALKEY_URL, socket_timeout=3, socket_connect_timeout=2)
         self.table = TablePublisher(self.valkey, secret)
@@ -85,10 +86,17 @@ class Loop:
             began = time.thread_time()
             try:
                 self._again.clear()
+                self._refresh_keys()
                 self._guarded_tick()
             finally:
                 self.ticked_s += time.thread_time() - began
                 self._busy.release()
+
+    def _refresh_keys(self) -> None:
+        try:
+            self.keys.refresh()
+        except BadKey as error:
+            log.error("the fleet secret is used as it was: %s", error)
 
     def _guarded_tick(self) -> None:
         """A tick that survives PostgreSQL and Valkey going away: it says so once and leaves the rest to the next beat."""

@@ -157,7 +157,8 @@ def _claimed(pair: models.Pair) -> Iterator[bool]:
 
 def _endpoint(engine: models.Engine) -> Endpoint:
     node = engine.ranks.select_related("node").order_by("index").values_list("node__name", flat=True).first() or ""
-    key = engine_key(node_key(config().fleet_secret(), node), engine.id, engine.incarnation)
+    secret = config().fleet_keys().of_incarnation(engine.incarnation)
+    key = engine_key(node_key(secret, node), engine.id, engine.incarnation)
     return Endpoint(engine.id, engine.url, key)
 
 

@@ -18,7 +18,7 @@ from controlplane.core.lifecycle import SERVING
 from controlplane.core.pairs import peers_listed
 from controlplane.core.protocol import ModelRoute
 from controlplane.core.ramp import weights
-from controlplane.core.signing import BadSignature, seal, table_key, unseal
+from controlplane.core.signing import BadSignature, Secret, opened, present, seal, table_key
 from controlplane.core.table import DEFAULT_MAX_NUM_SEQS, build_table, next_stamp
 from controlplane.core.world import World
 from controlplane.fleet import models
@@ -30,11 +30,12 @@ class TablePublisher:
     """Remembers which models it said to be left out, so that it says so once, and what it published last, so that a table
     that has not changed is neither read nor written again."""
 
-    def __init__(self, valkey: redis.Redis, fleet_secret: bytes) -> None:
+    def __init__(self, valkey: redis.Redis, fleet_secret: Secret) -> None:
         self._valkey = valkey
         self._key = table_key(fleet_secret)
         self._left_out: dict[str, str] = {}
         self._told: tuple[bytes, Stamp] = (b"", (0, 0))
+        self._signed = b""
 
     def publish(self, world: World) -> StoredTable:
         """Bring the table up to `world` in both places; returns the newest. Raises redis and database errors."""
@@ -61,7 +62,7 @@ class TablePublisher:
             log.info("routing table %d:%d: %s", *stamp, _summary(document))
             stored = read_table()
         if in_valkey != stored.stamp:
-            envelope = seal(self._key, stored.document)
+            envelope, self._signed = seal(self._key, stored.document), present(self._key)
             self._valkey.set(names.TABLE_KEY, envelope)
             self._valkey.publish(names.TABLE_CHANNEL, f"{stored.stamp[0]}:{stored.stamp[1]}")
             self._told = (envelope.encode(), stored.stamp)
@@ -84,9 +85,11 @@ class TablePublisher:
             return (0, 0)
         if not isinstance(envelope, bytes):
             return (0, 0)
-        if envelope != self._told[0]:
+        if envelope != self._told[0] or self._signed != present(self._key):
             try:
-                document = unseal(self._key, envelope)
+                document, self._signed = opened(self._key, envelope)
+                if self._signed != present(self._key):
+                    return (0, 0)  # it is sealed anew: the key that it has will not be believed for long
                 self._told = (envelope, (int(document["epoch"]), int(document["generation"])))
             except (BadSignature, KeyError, TypeError, ValueError):
                 return (0, 0)

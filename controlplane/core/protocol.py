@@ -265,11 +265,12 @@ class Command:
     generation is lower than the newest it has seen for that engine, and does an equal one at most once.
 
     start: needs `spec`. stop, drain: need `engine`, `spec_generation`. tail_log: `engine`, `lines`. list_engines: nothing.
-    link_listen: `token`; answers `port`. link_send: `token`, and the listener as `peer`.
+    link_listen: `token`; answers `port`. link_send: `token`, and the listener as `peer`. rekey: the node's new key as
+    `token`, masked for "rekey:" + `peer`; it is believed beside the others, or `alone`.
     """
 
     node: str
-    verb: Literal["start", "stop", "drain", "undrain", "list_engines", "tail_log", "link_listen", "link_send"]
+    verb: Literal["start", "stop", "drain", "undrain", "list_engines", "tail_log", "link_listen", "link_send", "rekey"]
     issued_at: float
     engine: str = ""
     spec_generation: int = 0
@@ -281,6 +282,7 @@ class Command:
     peer: str = ""
     """ADDRESS:PORT"""
     token: str = field(default="", repr=False)
+    alone: bool = False
 
 
 # --- Facts: the present state of an agent or a router --------------------------------------------------------------------

@@ -10,28 +10,118 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+INCARNATIONS = 1_000_000
+"""Of one generation of the fleet secret: starts of an engine are numbered on from a multiple of it."""
+MARK_CHARS = 16
 
 
 class BadSignature(ValueError):
     """A document was not signed with the expected key, or was changed on its way."""
 
 
-def _derive(key: bytes, purpose: str) -> bytes:
+class Keys(Protocol):
+    """A key that is being changed for another: one signs, several are believed. May change at any time."""
+
+    @property
+    def present(self) -> bytes:
+        """What is signed with."""
+
+    @property
+    def newest(self) -> bytes:
+        """What will be signed with, or is."""
+
+    @property
+    def accepted(self) -> Sequence[bytes]:
+        """What is believed."""
+
+
+class FleetKeys(Keys, Protocol):
+    """The fleet secret while it is being changed."""
+
+    @property
+    def generation(self) -> int:
+        """Of the present one."""
+
+    def of_incarnation(self, incarnation: int) -> bytes:
+        """The secret from which this start of an engine has its key."""
+
+
+Secret = bytes | Keys
+FleetSecret = bytes | FleetKeys
+S = TypeVar("S", bytes, Secret)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What follows from keys, for one purpose, as they are at each moment."""
+
+    of: Keys = field(repr=False)
+    purpose: str
+
+    @property
+    def present(self) -> bytes:
+        return _of_bytes(self.of.present, self.purpose)
+
+    @property
+    def newest(self) -> bytes:
+        return _of_bytes(self.of.newest, self.purpose)
+
+    @property
+    def accepted(self) -> Sequence[bytes]:
+        return [_of_bytes(key, self.purpose) for key in self.of.accepted]
+
+
+def _of_bytes(key: bytes, purpose: str) -> bytes:
     return hmac.new(key, purpose.encode(), hashlib.sha256).digest()
 
 
-def node_key(fleet_secret: bytes, node: str) -> bytes:
+def _derive(key: S, purpose: str) -> S:
+    return _of_bytes(key, purpose) if isinstance(key, bytes) else Derived(key, purpose)
+
+
+def present(key: Secret) -> bytes:
+    return key if isinstance(key, bytes) else key.present
+
+
+def newest(key: Secret) -> bytes:
+    """Whoever signs with it tells that it has it."""
+    return key if isinstance(key, bytes) else key.newest
+
+
+def accepted(key: Secret) -> Sequence[bytes]:
+    return (key,) if isinstance(key, bytes) else key.accepted
+
+
+def mark_of(key: bytes) -> str:
+    """What a key is called where it must not be written. Tells nothing of it."""
+    return _of_bytes(key, "mark").hex()[:MARK_CHARS]
+
+
+def generation_of(incarnation: int) -> int:
+    """Of the fleet secret from which this start of an engine has its key."""
+    return incarnation // INCARNATIONS
+
+
+def first_incarnation(generation: int) -> int:
+    """All starts from it on, up to the next one's, have keys of this generation."""
+    return generation * INCARNATIONS
+
+
+def node_key(fleet_secret: S, node: str) -> S:
     """The key shared by control and one node: signs its commands and its facts."""
     return _derive(fleet_secret, f"node:{node}")
 
 
-def table_key(fleet_secret: bytes) -> bytes:
+def table_key(fleet_secret: S) -> S:
     """The key that signs routing tables."""
     return _derive(fleet_secret, "table")
 
 
-def router_key(fleet_secret: bytes) -> bytes:
+def router_key(fleet_secret: S) -> S:
     """The key that signs routers' facts."""
     return _derive(fleet_secret, "router")
 
@@ -68,21 +158,26 @@ def mask(key_of_node: bytes, engine_id: str, secret: bytes) -> bytes:
     return bytes(one ^ two for one, two in zip(secret, pad, strict=True))
 
 
-def seal(key: bytes, document: Any) -> str:
+def seal(key: Secret, document: Any) -> str:
     """`document` as a signed JSON envelope: {"body": "<json>", "sig": "<hex>"}."""
     body = json.dumps(document, separators=(",", ":"), sort_keys=True, allow_nan=False)
-    return json.dumps({"body": body, "sig": hmac.new(key, body.encode(), hashlib.sha256).hexdigest()})
+    return json.dumps({"body": body, "sig": hmac.new(present(key), body.encode(), hashlib.sha256).hexdigest()})
 
 
-def unseal(key: bytes, envelope: str | bytes) -> Any:
+def unseal(key: Secret, envelope: str | bytes) -> Any:
     """The document inside an envelope made by `seal`. Raises BadSignature for anything else."""
+    return opened(key, envelope)[0]
+
+
+def opened(key: Secret, envelope: str | bytes) -> tuple[Any, bytes]:
+    """The document inside an envelope, and which of the keys it was sealed with. Raises BadSignature."""
     try:
         outer = json.loads(envelope)
         body, sig = outer["body"], outer["sig"]
-        expected = hmac.new(key, body.encode(), hashlib.sha256).hexdigest()
-        if not hmac.compare_digest(expected, sig):
-            raise BadSignature("signature does not match")
-        return json.loads(body)
+        for each in accepted(key):
+            if hmac.compare_digest(hmac.new(each, body.encode(), hashlib.sha256).hexdigest(), sig):
+                return json.loads(body), each
+        raise BadSignature("signature does not match")
     except BadSignature:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -12,6 +12,7 @@ import orjson
 
 from controlplane.core.protocol import EngineLoad, KeyEntry, ModelRoute, RequestRow, RouterRow, RoutingTable, SessionSeen
 from controlplane.core.routing import Path, Reason
+from controlplane.core.signing import FleetSecret
 from controlplane.router import answers, capacity, identity, metrics_page, readiness
 from controlplane.router.admission import OwnBook, Quotas
 from controlplane.router.budget import RetryBudget
@@ -53,7 +54,7 @@ class Telemetry(Protocol):
 
 
 class Router:
-    def __init__(self, id: str, limits: Limits, fleet_secret: bytes | None, telemetry: Telemetry) -> None:
+    def __init__(self, id: str, limits: Limits, fleet_secret: FleetSecret | None, telemetry: Telemetry) -> None:
         self.id = id
         self.limits = limits
         self.telemetry = telemetry

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from controlplane.common.files import BadKey, read_key
+from controlplane.common.files import BadKey
+from controlplane.common.keyring import Keyring
 from controlplane.core import names
 from controlplane.router import compiled
 from controlplane.router.limits import Limits
@@ -111,13 +112,13 @@ def _usable(url: str) -> bool:
     return valkey.usable(url)
 
 
-def _fleet_secret(needed: bool) -> bytes | None:
+def _fleet_secret(needed: bool) -> Keyring | None:
     given = os.environ.get(names.ENV_FLEET_SECRET_FILE)
     path = Path(given) if given else Path(os.environ.get(names.ENV_STATE, ".twinpool")) / "secrets" / "fleet.key"
     if not needed and not given and not path.exists():
         return None
     try:
-        return read_key(path, "the fleet secret")
+        return Keyring(path)
     except BadKey as error:
         raise _Unusable(f"{error}. {names.ENV_FLEET_SECRET_FILE} names the file.") from error
 

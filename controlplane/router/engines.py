@@ -188,7 +188,7 @@ class Model:
 class Directory:
     """What the applied table says, joined with what the router has seen."""
 
-    def __init__(self, fleet_secret: bytes | None, limits: Limits) -> None:
+    def __init__(self, fleet_secret: signing.FleetSecret | None, limits: Limits) -> None:
         self._secret = fleet_secret
         self._limits = limits
         self._rates: dict[tuple[str, str, int], routing.Rates] = {}
@@ -279,7 +279,8 @@ class Directory:
     def _key(self, route: EngineRoute) -> str:
         if route.engine_key or self._secret is None:
             return route.engine_key
-        return signing.engine_key(signing.node_key(self._secret, route.node), route.id, route.incarnation)
+        secret = self._secret if isinstance(self._secret, bytes) else self._secret.of_incarnation(route.incarnation)
+        return signing.engine_key(signing.node_key(secret, route.node), route.id, route.incarnation)
 
 
 def _new_salt() -> str:

@@ -87,7 +87,7 @@ class EraBook:
 class EraFile:
     """One line per era, sealed if there is a key. Written anew by whoever has news, so that it stays small."""
 
-    def __init__(self, path: Path, key: bytes | None) -> None:
+    def __init__(self, path: Path, key: signing.Secret | None) -> None:
         self._path = path
         self._key = key
         self._seen: Mark | None = None

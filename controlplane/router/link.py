@@ -34,7 +34,7 @@ ANSWER_S = 5.0
 
 class Link:
     def __init__(
-        self, router: Router, host: str, tables: Tables, outbox: Outbox, secret: bytes, url: str, telemetry_url: str
+        self, router: Router, host: str, tables: Tables, outbox: Outbox, secret: signing.Secret, url: str, telemetry_url: str
     ) -> None:
         """`host`: the router's id without a process's number."""
         self._router = router
@@ -139,8 +139,9 @@ class Link:
         outdone = [field for field, era in found if directory.eras.outdone(era)]
         if outdone:
             await self._broker.hdel(names.ERAS_KEY, *outdone)
+        held = {field for field, _ in found}  # not those that are sealed with a key that is believed no more
         for era in directory.eras_of_table():
-            if _field(era).encode() not in told:  # Valkey has lost it, and a router that starts now must hear of it
+            if _field(era).encode() not in held:  # Valkey has lost it, and a router that starts now must hear of it
                 self._say_soon(era)
 
     def _era_found(self, era: CacheEra) -> None:
@@ -203,7 +204,8 @@ class Link:
         self._seq += 1
         fact = replace(fact, seq=self._seq)
         pipeline = self._broker.pipeline(transaction=False)
-        pipeline.set(names.fact_key("router", self._router.id), signing.seal(self._key, encode(fact)), ex=names.FACT_TTL_S)
+        sealed = signing.seal(signing.newest(self._key), encode(fact))  # so control knows which secret is here
+        pipeline.set(names.fact_key("router", self._router.id), sealed, ex=names.FACT_TTL_S)
         if news != self._announced:
             pipeline.publish(names.FACT_CHANNEL, f"router:{self._router.id}")
         await pipeline.execute()

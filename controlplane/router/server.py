@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from controlplane.common.files import BadKey
+from controlplane.common.keyring import Keyring
 from controlplane.core import signing
 from controlplane.core.protocol import CacheEra
 from controlplane.router import memory
@@ -59,7 +61,7 @@ class Options:
     table: Path | None = None
     valkey_url: str = field(default="", repr=False)
     telemetry_url: str = field(default="", repr=False)
-    fleet_secret: bytes | None = field(default=None, repr=False)
+    fleet_secret: signing.FleetSecret | None = field(default=None, repr=False)
     cache: Path | None = None
     limits: Limits = field(default_factory=Limits)
     indexer: Path | None = None
@@ -92,7 +94,7 @@ class Server:
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, then stops in order."""
         router, options = self.router, self._options
-        work: list[Coroutine[Any, Any, None]] = [_sweep(router)]
+        work: list[Coroutine[Any, Any, None]] = [_sweep(router, options.fleet_secret)]
         if self._eras is not None:
             _share_eras(router, self._eras)
             work.append(_follow_eras(router, self._eras))
@@ -222,13 +224,22 @@ async def _follow_eras(router: Router, file: EraFile) -> None:
         _share_eras(router, file)
 
 
-async def _sweep(router: Router) -> None:
+async def _sweep(router: Router, secret: signing.FleetSecret | None) -> None:
     bursts = memory.Bursts()
     while True:
         await asyncio.sleep(SWEEP_S)
         router.sweep()
+        if isinstance(secret, Keyring):
+            _refresh(secret)
         if bursts.over(len(router.clients), time.monotonic()):
             memory.give_back()
+
+
+def _refresh(keys: Keyring) -> None:
+    try:
+        keys.refresh()
+    except BadKey as error:
+        log.error("the fleet secret is used as it was: %s", error)
 
 
 async def _until(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:

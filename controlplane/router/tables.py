@@ -31,7 +31,7 @@ class Tables:
     """The gate before `apply`: shape, signature and order. A refused table changes nothing and is logged once."""
 
     def __init__(
-        self, apply: Callable[[RoutingTable], None], table_key: bytes | None = None, cache: Path | None = None
+        self, apply: Callable[[RoutingTable], None], table_key: signing.Secret | None = None, cache: Path | None = None
     ) -> None:
         self._apply = apply
         self._key = table_key

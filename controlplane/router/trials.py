@@ -125,7 +125,7 @@ def over_slo(x: Exchange, slo: Slo, ttft_s: float | None, pace_s: float | None, 
     return total_s * 1000.0 > slo.ttft_ms + gaps * slo.itl_ms
 
 
-async def send(valkey: Redis, key: bytes, trials: Trials) -> None:
+async def send(valkey: Redis, key: signing.Secret, trials: Trials) -> None:
     """Everything that waits. Raises redis errors; what was not sent waits on."""
     while (report := trials.next_report()) is not None:
         stream = names.canary_stream(report.canary)

@@ -19,7 +19,8 @@ import redis
 from django.core import checks
 from django.db.migrations.loader import MigrationLoader
 
-from controlplane.common.files import BadKey, read_key
+from controlplane.common.files import BadKey
+from controlplane.common.keyring import Keyring
 from controlplane.common.valkey import UNREACHABLE, connect_sync, describe
 from controlplane.config import BadSetting
 from controlplane.core import checkup, names
@@ -123,7 +124,7 @@ def _database() -> Generator[Finding, None, Rows]:
 def _fleet(state: StateFolder, broker: str, rows: Rows, *, links: bool) -> Iterator[Finding]:
     named = os.environ.get(names.ENV_FLEET_SECRET_FILE)
     try:
-        secret = read_key(Path(named) if named else state.fleet_key, "the fleet secret")
+        secret = Keyring(Path(named) if named else state.fleet_key)
         with connect_sync(broker, 5.0) as client:
             heard, refused = doctor_fleet.hear(client, secret)
             yield from _ticks(client)

@@ -14,7 +14,7 @@ from controlplane.core import checkup, names
 from controlplane.core.checkup import Finding
 from controlplane.core.codec import WrongShape, decode
 from controlplane.core.protocol import AgentFact, RouterFact
-from controlplane.core.signing import BadSignature, node_key, router_key, unseal
+from controlplane.core.signing import BadSignature, Secret, node_key, router_key, unseal
 from controlplane.core.sketches import Sketch, merged
 from controlplane.stack.doctor_servers import Rows
 
@@ -33,7 +33,7 @@ class Heard:
     ahead_s: float
 
 
-def hear(client: redis.Redis, secret: bytes) -> tuple[dict[str, Heard], list[Finding]]:
+def hear(client: redis.Redis, secret: Secret) -> tuple[dict[str, Heard], list[Finding]]:
     """Every well-signed fact by "<kind> <name>", and findings about the others. Raises redis errors."""
     heard, refused = {}, []
     for raw in sorted(client.scan_iter(match=names.fact_key("*", "*"), count=1000)):
@@ -57,7 +57,7 @@ def hear(client: redis.Redis, secret: bytes) -> tuple[dict[str, Heard], list[Fin
     return heard, refused
 
 
-def _open(kind: str, name: str, envelope: bytes, secret: bytes) -> AgentFact | RouterFact:
+def _open(kind: str, name: str, envelope: bytes, secret: Secret) -> AgentFact | RouterFact:
     if kind == "agent":
         return decode(AgentFact, unseal(node_key(secret, name), envelope))
     return decode(RouterFact, unseal(router_key(secret), envelope))

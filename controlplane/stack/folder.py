@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.common.files import BadKey, read_key, write_private
+from controlplane.common.keyring import Keyring
 from controlplane.core import names, signing
 from controlplane.stack.errors import StackError
 
@@ -40,6 +41,13 @@ class StateFolder:
         """Raises StackError."""
         try:
             return read_key(self.fleet_key, "the fleet secret")
+        except BadKey as error:
+            raise StackError(str(error)) from error
+
+    def fleet_keys(self) -> Keyring:
+        """With those before and after it. Raises StackError."""
+        try:
+            return Keyring(self.fleet_key)
         except BadKey as error:
             raise StackError(str(error)) from error
 

@@ -32,7 +32,7 @@ async def unserved(plan: Plan, models: Iterable[str], since: float) -> list[str]
 
 def _living_table(plan: Plan, since: float) -> RoutingTable | None:
     """The published table, if each of its engines is ready by a fact told since then; None otherwise."""
-    secret = plan.state.fleet_secret()
+    secret = plan.state.fleet_keys()
     try:
         with connect_sync(plan.endpoints.valkey_url) as client:
             table = decode(RoutingTable, signing.unseal(signing.table_key(secret), _get(client, names.TABLE_KEY)))
@@ -50,7 +50,7 @@ def _living_table(plan: Plan, since: float) -> RoutingTable | None:
     return table if listed <= ready else None
 
 
-def _fact(client: redis.Redis, secret: bytes, node: str) -> AgentFact:
+def _fact(client: redis.Redis, secret: signing.Secret, node: str) -> AgentFact:
     envelope = _get(client, names.fact_key("agent", node))
     return decode(AgentFact, signing.unseal(signing.node_key(secret, node), envelope))
 

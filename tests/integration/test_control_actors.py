@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from controlplane.access import accounts, tokens
-from controlplane.control import actions
+from controlplane.control import actions, rotation
 from controlplane.control.actor import RANK, VERBS, Actor, may
 from controlplane.control.keys import add_key, revoke_key, rotate_key
 from controlplane.control.newkey import NewKey
@@ -123,6 +123,7 @@ ASKED: dict[str, Callable[[Actor], Any]] = {
     "revoke_token": lambda actor: tokens.revoke_token(actor, "zoe", "t"),
     "grant_model": lambda actor: actions.grant_model(actor, "m", "ann"),
     "ungrant_model": lambda actor: actions.ungrant_model(actor, "m", "ann"),
+    "rotate_secret": lambda actor: rotation.prepare(actor),
     "set_price": lambda actor: actions.set_price(actor, "l4", "0.8"),
     "remove_price": lambda actor: actions.remove_price(actor, 1),
     "silence_alert": lambda actor: actions.silence_alert(actor, firing().pk, until=SOON, reason="known"),

@@ -16,9 +16,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name")
-        parser.add_argument(
-            "--overlap-hours", type=float, default=24, metavar="H", help="default: 24; 0: it ends now"
-        )
+        parser.add_argument("--overlap-hours", type=float, default=24, metavar="H", help="default: 24; 0: it ends now")
         parser.add_argument("--days", type=int, metavar="N", help="it expires N days from now; default: as before")
         parser.add_argument("--reason", default="")
 
