@@ -16,14 +16,12 @@ import redis
 from celery.exceptions import TimeoutError as NoAnswer
 from django.utils import timezone
 
+from controlplane.common.jointoken import JoinToken, with_user, without_user
 from controlplane.control import actions, commands
 from controlplane.control.admission import Admission
 from controlplane.control.refused import Refused
 from controlplane.core import joining, names
 from controlplane.fleet import models
-from controlplane.stack.asking import with_user
-from controlplane.stack.join import without_user
-from controlplane.stack.jointoken import JoinToken
 from tests.integration.control_kit import ANN, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
