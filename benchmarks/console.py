@@ -1,15 +1,15 @@
 """What the fleet page costs a viewer's browser at 64 GPUs, and how late it shows a sample.
 
-`manage.py bench console [--seconds S] [--minutes M] [--settle M]`: starts `up --fleet field` (64 simulated H100, 16 engines) with its
-traffic in a fresh state folder and opens the fleet page in Debian's chromium.
+`manage.py bench console [--seconds S] [--minutes M] [--settle M]`: starts `up --fleet field` (64 simulated
+H100, 16 engines) with its traffic in a fresh state folder and opens the fleet page in Debian's chromium.
 
 - first paint, usable (figures of all engines on the page and "live" in its bar): of a browser with an empty cache
 - bytes: all that was fetched until then without Plotly, and with everything that came later
 - sample to painted: for S seconds (default 120), from the time an agent took a sample (`sampled_at` of an engine's row)
   until the browser drew the frame that shows it; one value per engine and new sample, all by one machine's clock
 - main thread: processor time of its tasks during that time, per frame of the topic (with this program's own part)
-- heap after a collection, once a minute for M minutes (default 2): the last beside the first. Before, the page stays open for
-  the minutes of --settle (default 0; the heat map's 15 minutes are full after 16)
+- heap after a collection, once a minute for M minutes (default 2): the last beside the first. Before, the page stays open
+  for the minutes of --settle (default 0; the heat map's 15 minutes are full after 16)
 
 Exit 1 if a limit of the table is missed.
 """
