@@ -1,5 +1,6 @@
 // The parts of a proposal's page: what changes, the figures, the inputs, the alternatives, the other model, what came of it.
-import { el, svg } from "./dom.js";
+import { el } from "./dom.js";
+import { between, range, verdict } from "./forecast.js";
 import { clockSeconds, latencyText, MISSING, number, percent, rate, span } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { MODES, roleWord } from "./opwords.js";
@@ -32,26 +33,11 @@ export function changeNodes({ row, proposal }) {
 }
 
 // ---- present against predicted, with the interval of the predictions' own error
-function rangeMark(now, then, [low, high], limit) {
-  const most = 1.15 * Math.max(now ?? 0, high, limit ?? 0, 1e-9);
-  const x = (value) => Math.round((2000 * Math.min(value, most)) / most) / 10;
-  const marks = [svg("path", { class: "grid", d: "M0 9H200" }), svg("rect", { class: "band", x: x(low), y: 4, width: Math.max(1, x(high) - x(low)), height: 10 }), svg("rect", { class: "then", x: x(then) - 1.5, y: 2, width: 3, height: 14 })];
-  if (now != null) marks.push(svg("path", { class: "now", d: `M${x(now)} 4v10` }));
-  if (limit) marks.push(svg("path", { class: "lim", d: `M${x(limit)} 0v18` }));
-  return svg("svg", { class: "range", viewBox: "0 0 200 18", preserveAspectRatio: "none", "aria-hidden": "true" }, ...marks);
-}
-
-function verdictOn(then, limit, high) {
-  if (then == null) return ["bad", gettext("cannot keep up")];
-  if (then > limit) return ["bad", gettext("over %(limit)s", { limit: latencyText(limit) })];
-  return high > limit ? ["warn", gettext("upper end over %(limit)s", { limit: latencyText(limit) })] : ["ok", gettext("under SLO %(limit)s", { limit: latencyText(limit) })];
-}
-
 function latencyLine(name, key, limit, now, then) {
   const value = then[key];
-  const [low, high] = value == null ? [0, Infinity] : [value * (1 - then.error), value * (1 + then.error)];
-  const [kind, words] = verdictOn(value, limit, high);
-  return el("tr", {}, el("td", {}, name), el("td", { class: "r now" }, late(now[key])), el("td", { class: "r then" }, late(value)), el("td", { class: "r soft" }, value == null ? MISSING : `${latencyText(low)} – ${latencyText(high)}`), el("td", { class: "rc opt" }, value == null ? null : rangeMark(now[key], value, [low, high], limit)), el("td", {}, el("span", { class: `say ${kind}` }, words)));
+  const interval = value == null ? null : [value * (1 - then.error), value * (1 + then.error)];
+  const [kind, words] = interval ? verdict({ limit, words: latencyText }, now[key], value, interval) : ["bad", gettext("cannot keep up")];
+  return el("tr", {}, el("td", {}, name), el("td", { class: "r now" }, late(now[key])), el("td", { class: "r then" }, late(value)), el("td", { class: "r soft" }, interval ? between(...interval.map(latencyText)) : MISSING), el("td", { class: "rc opt" }, interval && range(now[key], value, interval, limit)), el("td", {}, el("span", { class: `say ${kind}` }, words)));
 }
 
 const plainLine = (name, now, then, note = "") => el("tr", {}, el("td", {}, name), el("td", { class: "r now" }, now), el("td", { class: "r then" }, then), el("td", { class: "r soft" }, MISSING), el("td", { class: "rc opt" }), el("td", { class: "soft" }, note));

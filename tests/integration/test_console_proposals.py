@@ -191,7 +191,7 @@ def test_a_proposal_tells_all_that_it_was_made_from(browser: Browser, web: Web, 
     page, complaints = opened(browser, web, f"/proposals/{numbers['open']}")
     for part, words in {
         "change": ("prefill", "+1", "TP1 l4"),
-        "figures": ("1.18 s – 1.78 s", "under SLO 2.00 s", "$0.41", "bottleneck: decode"),
+        "figures": ("1.18 – 1.78 s", "under SLO 2.00 s", "$0.41", "bottleneck: decode"),
         "why": ("Prefill is the bottleneck.",),
         "inputs": ("30 min 0 s, 1,212 requests", "10.4 req/s (9.1 – 12.2)", "4,096", "74 %", "prefill × 1.08"),
         "others": ("cannot keep up", "It misses the TTFT target."),
@@ -200,6 +200,7 @@ def test_a_proposal_tells_all_that_it_was_made_from(browser: Browser, web: Web, 
         for each in words:
             expect(page.locator(f"#{part}")).to_contain_text(each)
     expect(page.locator("#trade")).to_be_hidden()
+    expect(page.locator("#inputs")).to_contain_text("3,287 in, 313 out")
     page.goto(f"{web.url}/proposals/{numbers['old']}")
     for each in ("1.56 s", "1.44 s", "−8 %", "It came 9.4 req/s, 3,100 in, 310 out."):
         expect(page.locator("#came")).to_contain_text(each)
@@ -235,7 +236,8 @@ def test_the_planner_is_set_with_its_limits_and_an_old_page_sets_nothing(
     page.locator("input[name=until]").fill("06:30")
     page.get_by_role("button", name="Set", exact=True).click()
     expect(page.locator("dialog.ask")).to_contain_text("floors, GPU kinds, degrees, limits and times")
-    decide(page, "Set")
+    with page.expect_navigation():
+        decide(page, "Set")
     expect(page.locator("input[name=since]")).to_have_value("22:00")
     row = database(lambda: PlannerSetting.objects.get(model__name="m"))
     assert (row.floors, row.kinds, row.degrees) == ({"decode": 1}, {"decode": ["h100-sxm"]}, {"decode": [2]})
@@ -276,6 +278,7 @@ def test_a_proposal_is_modified_approved_and_rejected_with_its_plan_and_reason(
     expect(page.locator("dialog.ask .plan")).to_contain_text("GPU")
     expect(page.locator("dialog.ask").get_by_role("button", name="Carry it out")).to_be_disabled()
     page.keyboard.press("Escape")
+    expect(page.locator("dialog.ask")).to_have_count(0)
     page.keyboard.press("a")
     expect(page.locator("dialog.ask .plan .steps li").first).to_contain_text("D3 → P3")
     decide(page, "Approve")
