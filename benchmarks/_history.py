@@ -196,7 +196,13 @@ class History:
         }
         counts = {"prompt_tokens": 4096, "output_tokens": 300, "cached_tokens": 900, "kv_bytes": 1_300_000_000, "weight": 9}
         ended = {"status": 200, "outcome": "ok", "stream": True, "retries": 0, "resumes": 0, "itl_ms": [25.0] * 256}
-        session = {"id": f"{start:x}", "team": "", "session": f"{self._draw.getrandbits(64):016x}"}
+        session = {
+            "id": f"{start:x}",
+            "team": "",
+            "api_key": "",
+            "others_told": True,
+            "session": f"{self._draw.getrandbits(64):016x}",
+        }
         yield way | engines | times | counts | ended | session
 
 

@@ -1,14 +1,15 @@
 """What the fleet page costs a viewer's browser at 64 GPUs, and how late it shows a sample.
 
-`manage.py bench console [--seconds S] [--minutes M]`: starts `up --fleet field` (64 simulated H100, 16 engines) with its
-traffic in a fresh state folder and opens the fleet page in Debian's chromium.
+`manage.py bench console [--seconds S] [--minutes M] [--settle M]`: starts `up --fleet field` (64 simulated
+H100, 16 engines) with its traffic in a fresh state folder and opens the fleet page in Debian's chromium.
 
 - first paint, usable (figures of all engines on the page and "live" in its bar): of a browser with an empty cache
 - bytes: all that was fetched until then without Plotly, and with everything that came later
 - sample to painted: for S seconds (default 120), from the time an agent took a sample (`sampled_at` of an engine's row)
   until the browser drew the frame that shows it; one value per engine and new sample, all by one machine's clock
 - main thread: processor time of its tasks during that time, per frame of the topic (with this program's own part)
-- heap after a collection, once a minute for M minutes (default 2): the last beside the first
+- heap after a collection, once a minute for M minutes (default 2): the last beside the first. Before, the page stays open
+  for the minutes of --settle (default 0; the heat map's 15 minutes are full after 16)
 
 Exit 1 if a limit of the table is missed.
 """
@@ -43,7 +44,8 @@ globalThis.WebSocket = class extends Original {
       for (const row of rows) engines.set(row.id, row);
       watched.frames += 1;
       watched.gpus = [...engines.values()].reduce((sum, row) => sum + row.gpu_uuids.length, 0);
-      const shown = () => watched.late.push(...fresh.map((row) => Date.now() - row.sampled_at * 1000));
+      if (!watched.late) return; // the heap is measured: nothing is kept
+      const shown = () => watched.late?.push(...fresh.map((row) => Date.now() - row.sampled_at * 1000));
       requestAnimationFrame(() => setTimeout(shown)); // after the frame that has it was drawn
     });
   }
@@ -88,6 +90,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=int, default=120, metavar="S")
     parser.add_argument("--minutes", type=int, default=2, metavar="M")
+    parser.add_argument("--settle", type=int, default=0, metavar="M")
     options = parser.parse_args()
     with started("field", traffic="on") as stack, chromium() as browser:
         stack.manage("shell", "-c", make_people({"ops-1": "operator"}))
@@ -101,7 +104,7 @@ def main() -> int:
         page.goto(stack.console_url)
         page.wait_for_function("watched.usable", timeout=SLOW_MS)
         painted(page)
-        lines = [*loading(page), *updates(page, tools, options.seconds), *heap(page, tools, options.minutes)]
+        lines = [*loading(page), *updates(page, tools, options.seconds), *heap(page, tools, options.settle, options.minutes)]
     for line in lines:
         line.print()
     print(f"load average of {os.cpu_count()} cores: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
@@ -150,12 +153,15 @@ def quantile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def heap(page: Page, tools: CDPSession, minutes: int) -> list[Line]:
+def heap(page: Page, tools: CDPSession, settle: int, minutes: int) -> list[Line]:
+    page.evaluate("watched.late = null")
+    page.wait_for_timeout(settle * 60_000)
     used = [collected(tools)]
     began = time.monotonic()
     for minute in range(1, minutes + 1):
         page.wait_for_timeout(max(0.0, began + 60 * minute - time.monotonic()) * 1000)
         used.append(collected(tools))
+        print(f"minute {minute}: {used[-1] / 1e6:.2f} MB", file=sys.stderr, flush=True)
     growth = 100 * (used[-1] / used[0] - 1)
     return [
         Line("heap at first", used[0] / 1e6, "MB"),

@@ -3,7 +3,8 @@
     manage.py bench router_processes [--processes 2] [--scenarios short,pd64,paced] [--seconds 3] [--repeats 5]
 
 Cost: processor time a request of all processes, in front of C engines (see `bench router`), each router on the same core in
-turn; limit 1.1 x one process (median of pairs).
+turn, once in a closed loop and once at half of the requests a second that one process took there; limit 1.1 x one process
+(median of pairs).
 Load: 8 engines that answer after 10 ms a token, 64 clients with prompts of 100 to 6,000 characters, most with one of 40
 beginnings of 4,000, and 10 to 100 tokens. Every 10 ms each engine's legs in flight are counted: the busiest engine's over
 the mean one's, averaged over time (limit 1.3) and at a moment. Beside it, how many of the requests found an engine that had
@@ -61,14 +62,14 @@ def main() -> int:
         if names:
             compiled(folder)
         for name in names:
-            pairs = _costs(folder, name, options)
-            one, many = (statistics.median(costs) for costs in zip(*pairs, strict=True))
-            ratios = sorted(many / one for one, many in pairs)
-            ratio, spread = statistics.median(ratios), f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-            many_are = f"{options.processes} processes {many:6.0f} us = x{ratio:.2f} ({spread})"
-            print(f"{name:8} CPU a request: {one:6.0f} us, {many_are}")
-            if ratio > COST_LIMIT:
-                missed.append(f"{name} costs x{ratio:.2f}, limit {COST_LIMIT}")
+            for how, pairs in _costs(folder, name, options).items():
+                one, many = (statistics.median(costs) for costs in zip(*pairs, strict=True))
+                ratios = sorted(many / one for one, many in pairs)
+                ratio, spread = statistics.median(ratios), f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+                many_are = f"{options.processes} processes {many:6.0f} us = x{ratio:.2f} ({spread})"
+                print(f"{name:8} {how:12} CPU a request: {one:6.0f} us, {many_are}", flush=True)
+                if ratio > COST_LIMIT:
+                    missed.append(f"{name}, {how}: costs x{ratio:.2f}, limit {COST_LIMIT}")
         for processes in (1, options.processes):
             load = asyncio.run(_load(folder, processes, options.seconds * options.repeats))
             print(load.line(processes))
@@ -94,8 +95,8 @@ def _router(stack: ExitStack, folder: Path, routes: Path, processes: int, core: 
 # --- cost ---
 
 
-def _costs(folder: Path, name: str, options: argparse.Namespace) -> list[tuple[float, float]]:
-    """Microseconds a request of one process and of several, measured one right after the other."""
+def _costs(folder: Path, name: str, options: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
+    """Microseconds a request of one process and of several, measured one right after the other, by how they are loaded."""
     body, split, tick_us = SCENARIOS[name]
     file = folder / "body.json"
     file.write_text(json.dumps({"model": MODEL, **body}, separators=(",", ":")))
@@ -103,14 +104,21 @@ def _costs(folder: Path, name: str, options: argparse.Namespace) -> list[tuple[f
         ports = start_engines(stack, folder, cores()[1], tick_us)
         routes = table(folder / f"{name}.json", ports, split)
         routers = {processes: _router(stack, folder, routes, processes, cores()[0]) for processes in (1, options.processes)}
-        return [
-            tuple(_cost_us(folder, port, pid, file, options) for port, pid in routers.values())  # type: ignore[misc]
-            for _ in range(options.repeats)
-        ]
+        half = _cost(folder, *routers[1], file, options)[1] / 2
+        return {
+            how: [
+                tuple(_cost(folder, port, pid, file, options, per_s)[0] for port, pid in routers.values())  # type: ignore[misc]
+                for _ in range(options.repeats)
+            ]
+            for how, per_s in {"closed loop": 0.0, "half load": half}.items()
+        }
 
 
-def _cost_us(folder: Path, port: int, pid: int, body: Path, options: argparse.Namespace) -> float:
-    words = (port, options.connections, options.seconds, WARM_S, body, "/v1/completions")
+def _cost(
+    folder: Path, port: int, pid: int, body: Path, options: argparse.Namespace, per_s: float = 0.0
+) -> tuple[float, float]:
+    """(microseconds of CPU a request, requests a second). `per_s`: requests a second; 0: a closed loop."""
+    words = (port, options.connections, options.seconds, WARM_S, body, "/v1/completions", per_s)
     load = subprocess.Popen(
         [str(folder / "load"), *map(str, words)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, {cores()[1]}),
@@ -120,7 +128,7 @@ def _cost_us(folder: Path, port: int, pid: int, body: Path, options: argparse.Na
     told = json.loads(load.stdout.read())
     if load.wait() or not told["done"]:
         sys.exit(f"the load failed: {told}")
-    return (at["END"] - at["WARM"]) / told["done"] * 1e6
+    return (at["END"] - at["WARM"]) / told["done"] * 1e6, told["per_second"]
 
 
 # --- load ---

@@ -29,6 +29,8 @@ class Config(BaseSettings):
     """How many the threads of this process share; 0: each keeps its own. The web process sets it if nobody does."""
     valkey_url: SecretStr | None = None
     telemetry_url: SecretStr | None = None
+    join_address: str = ""
+    """HOST[:PORT] at which nodes reach Valkey; empty: as this process does."""
     fleet_secret_file: Path | None = None
     django_secret_file: Path | None = None
     console_origins: str = "http://127.0.0.1:8080,http://localhost:8080"

@@ -106,4 +106,5 @@ def places(engine: str, operation: int, model: str) -> dict[str, str]:
         "costs": "/costs",
         "audit": "/audit",
         "find": "/find?q=P",
+        "join_tokens": "/nodes/tokens",
     }

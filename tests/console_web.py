@@ -29,7 +29,7 @@ class Web:
         command = [sys.executable, "-m", "controlplane.live.server", "--port", str(self.port)]
         environment = {**os.environ, names.ENV_CONSOLE_ORIGINS: self.url, **self.environment}
         self.process = subprocess.Popen(command, env=environment)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240  # a starved machine imports for minutes
         while time.monotonic() < deadline:
             try:
                 if httpx.get(f"{self.url}/healthz").is_success:

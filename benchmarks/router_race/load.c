@@ -1,6 +1,7 @@
-/* A closed loop of HTTP/1.1 clients: each sends the same request again as soon as its answer is there.
+/* HTTP/1.1 clients: each sends the same request again as soon as its answer is there, or, with a RATE, so many requests a
+ * second are sent by whoever has nothing open; what comes due while all are busy is sent when one is not.
  *
- * usage: load PORT CONNECTIONS SECONDS WARM_S BODY_FILE PATH
+ * usage: load PORT CONNECTIONS SECONDS WARM_S BODY_FILE PATH [RATE]
  * Writes WARM and END to stderr when the measured seconds begin and end, then one line of JSON: requests done and failed,
  * streams that were shorter than max_tokens or had no [DONE], microseconds to the first byte of a body (from the send) and of
  * an event's way here (from its "t").
@@ -16,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,7 +39,11 @@ static int poller, port, expected = -1;
 static char *request;
 static size_t request_size;
 static Ns warm_at, end_at;
-static long done, failed, cut_short;
+static long done, failed, cut_short, due;
+static double rate;
+static int timer = -1;
+static Client **idle;
+static int idle_count;
 static Samples first_bytes, event_ways;
 
 static Ns now_ns(void) {
@@ -99,7 +105,10 @@ static void finish(Client *client, int complete) {
     }
     client->busy = 0;
     if (client->closes || !complete) connect_client(client);
-    if (now < end_at) begin(client);
+    if (now >= end_at) return;
+    if (!rate) begin(client);
+    else if (due) { due--; begin(client); }
+    else idle[idle_count++] = client;
 }
 
 static void take_line(Client *client, Ns now) {
@@ -185,6 +194,21 @@ static void hear(Client *client) {
     else if (got == 0 || errno != EAGAIN) { if (client->busy) finish(client, 0); else connect_client(client); }
 }
 
+static void take_turns(void) {
+    unsigned long long expired;
+    if (read(timer, &expired, sizeof expired) != sizeof expired) return;
+    for (due += expired; due && idle_count; due--) begin(idle[--idle_count]);
+}
+
+static void start_timer(void) {
+    long every = 1e9 / rate;
+    struct timespec each = {every / 1000000000, every % 1000000000};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+    timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    timerfd_settime(timer, 0, &(struct itimerspec){each, each}, NULL);
+    epoll_ctl(poller, EPOLL_CTL_ADD, timer, &event);
+}
+
 static int by_size(const void *a, const void *b) {
     Ns x = *(const Ns *)a, y = *(const Ns *)b;
     return (x > y) - (x < y);
@@ -213,7 +237,7 @@ static void read_request(const char *file, const char *path) {
 }
 
 int main(int count, char **words) {
-    if (count != 7) { fprintf(stderr, "usage: load PORT CONNECTIONS SECONDS WARM_S BODY_FILE PATH\n"); return 2; }
+    if (count < 7 || count > 8) { fprintf(stderr, "usage: load PORT CONNECTIONS SECONDS WARM_S BODY_FILE PATH [RATE]\n"); return 2; }
     port = atoi(words[1]);
     int connections = atoi(words[2]), warm = 0;
     double seconds = atof(words[3]);
@@ -222,12 +246,19 @@ int main(int count, char **words) {
     Client *clients = calloc(connections, sizeof *clients);
     warm_at = now_ns() + (Ns)(atof(words[4]) * 1e9);
     end_at = warm_at + (Ns)(seconds * 1e9);
-    for (int i = 0; i < connections; i++) { connect_client(&clients[i]); begin(&clients[i]); }
+    idle = calloc(connections, sizeof *idle);
+    rate = count > 7 ? atof(words[7]) : 0;
+    for (int i = 0; i < connections; i++) {
+        connect_client(&clients[i]);
+        if (rate) idle[idle_count++] = &clients[i]; else begin(&clients[i]);
+    }
+    if (rate) start_timer();
     struct epoll_event events[512];
     for (Ns now; (now = now_ns()) < end_at;) {
         if (!warm && now >= warm_at) { warm = 1; fprintf(stderr, "WARM\n"); }
         int ready = epoll_wait(poller, events, 512, 10);
         for (int i = 0; i < ready; i++) {
+            if (!events[i].data.ptr) { take_turns(); continue; }
             if (events[i].events & EPOLLOUT) send_rest(events[i].data.ptr);
             if (events[i].events & ~EPOLLOUT) hear(events[i].data.ptr);
         }

@@ -23,7 +23,7 @@ from psycopg.errors import QueryCanceled
 
 from controlplane.console.history import View, signed_in
 from controlplane.fleet import models
-from controlplane.telemetry.queries.exports import Table, csv_lines, json_document
+from controlplane.telemetry.queries.exports import Table, csv_file, json_document
 from controlplane.telemetry.queries.stored import stored
 from controlplane.telemetry.queries.windows import BadWindow, Window
 
@@ -118,7 +118,7 @@ def answer(request: HttpRequest, name: str, page: Callable[[], Any], table: Call
     if wanted not in ("csv", "json"):
         raise BadQuery(gettext("A table comes as csv or json."))
     if wanted == "csv":
-        file = HttpResponse("".join(csv_lines(table())), content_type="text/csv; charset=utf-8")
+        file = HttpResponse(csv_file(table()), content_type="text/csv; charset=utf-8")
     else:
         file = HttpResponse(orjson.dumps(json_document(table())), content_type="application/json")
     plain = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)

@@ -12,6 +12,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from controlplane.access.scopes import READ, SCOPES
+from controlplane.core.joining import TOKEN_HOURS
 
 
 class LoginForm(AuthenticationForm):
@@ -61,4 +62,13 @@ class KeyForm(forms.Form):
     requests_per_minute = forms.IntegerField(label=_("Requests per minute"), required=False)
     tokens_per_minute = forms.IntegerField(label=_("Tokens per minute"), required=False)
     days = forms.IntegerField(label=_("Days until it expires"), required=False, initial=365)
+    reason = forms.CharField(label=_("Reason"), max_length=500, required=False)
+
+
+class JoinTokenForm(forms.Form):
+    """What a machine joins with."""
+
+    node = forms.CharField(label=_("Node"), max_length=63)
+    hours = forms.FloatField(label=_("Hours until it expires"), initial=TOKEN_HOURS)
+    address = forms.CharField(label=_("How the node reaches Valkey (HOST:PORT)"), max_length=255, required=False)
     reason = forms.CharField(label=_("Reason"), max_length=500, required=False)

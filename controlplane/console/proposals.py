@@ -59,6 +59,17 @@ COLUMNS = {
     "decision": "",
     "operation": "",
 }
+FIGURES = {
+    "ttft_p99_ms": "ms",
+    "itl_p99_ms": "ms",
+    "attained": "share",
+    "busy": "share",
+    "strain": "",
+    "gpus": "GPUs",
+    "cost_per_hour": "US$/h",
+    "cost_per_million_tokens": "US$",
+}
+"""Of a layout, with their units (core.planner.Estimate)."""
 
 
 @require_safe
@@ -222,17 +233,12 @@ def _table(found: Iterable[ProposalRow]) -> Table:
     return Table(list(COLUMNS), list(COLUMNS.values()), lines)
 
 
-FIGURES = {"ttft_p99_ms": "ms", "itl_p99_ms": "ms", "attained": "share", "busy": "share", "strain": "", "gpus": "GPUs"}
-MONEY = {"cost_per_hour": "US$/h", "cost_per_million_tokens": "US$"}
-
-
 def _layouts(shown: Iterable[dict[str, Any]]) -> Table:
-    figures = FIGURES | MONEY
     lines = [
-        [each["what"], each["mode"], _layout(each["pools"]), *map(each["estimate"].get, figures), each["why_not"]]
+        [each["what"], each["mode"], _layout(each["pools"]), *map(each["estimate"].get, FIGURES), each["why_not"]]
         for each in shown
     ]
-    return Table(["what", "mode", "layout", *figures, "why_not"], ["", "", "", *figures.values(), ""], lines)
+    return Table(["what", "mode", "layout", *FIGURES, "why_not"], ["", "", "", *FIGURES.values(), ""], lines)
 
 
 def _layout(pools: Iterable[dict[str, Any]]) -> str:

@@ -6,8 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from django.db.models import Q, QuerySet
+from django.utils import timezone
 
-from controlplane.core.joining import ANSWER_S
+from controlplane.common.jointoken import JoinToken as WireToken
+from controlplane.common.jointoken import join_url, without_user
+from controlplane.config import config
+from controlplane.core.joining import ANSWER_S, token_secret
 from controlplane.fleet.models import JoinToken
 
 State = Literal["valid", "used", "revoked", "expired"]
@@ -31,6 +35,18 @@ def still_asked(now: datetime) -> QuerySet[JoinToken]:
     """Those whose holder may ask now: to join, or for the answer again."""
     fresh = Q(used_at__gt=now - timedelta(seconds=ANSWER_S))
     return JoinToken.objects.filter(fresh | Q(pk__in=still_open(now).values("pk"))).select_related("node")
+
+
+def token_text(token: JoinToken, address: str = "") -> str:
+    """The token itself, for a machine that reaches Valkey at `address` (empty: the setting, else as we do); "" unless it is
+    still good. Its node's row must be loaded. Raises BadToken for no address."""
+    if state_of(token, timezone.now()) != "valid":
+        return ""
+    found = config()
+    broker, telemetry = (url.get_secret_value() if url else "" for url in (found.valkey_url, found.telemetry_url))
+    secret = token_secret(found.fleet_secret(), token.pk, token.salt)
+    url = join_url(broker, address or found.join_address)
+    return WireToken(token.pk, token.node.name, secret.hex(), url, without_user(telemetry)).text()
 
 
 def described(token: JoinToken, now: datetime) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from controlplane.core.advisor_gain import gain_of
 from controlplane.core.advisor_types import Gain, Measured, ModeForecast, Situation, Transport
 from controlplane.core.capacity import local_cells
 from controlplane.core.perf import DoesNotFit
-from controlplane.core.planner_search import Layouted, Search, half_loaded
+from controlplane.core.planner_layouts import Layouted, half_loaded
+from controlplane.core.planner_search import Search
 from controlplane.core.planner_types import ModelNow, PoolNow
 from controlplane.core.protocol import Mode, Role, Slo
 from controlplane.core.shapes import Shape

@@ -1,11 +1,8 @@
 """What pools give under traffic that comes and goes within minutes: what one leaves undone, the next works off. Pure.
 
 The closed form for one load (core/capacity) takes it for one that lasts. Recorded traffic has minutes of more than a pool
-can take, and lulls after them. Here the windows of late go by in their order: the work that a pool of prompts cannot take
-in a part of a minute is carried into the next (a fluid queue), and so are the answers under way. Around that course are
-waits within a minute: Erlang's and Kingman's as in core/queueing while a pool keeps up, but no longer than a minute lets a
-queue grow; and while it works off a backlog, the spread of what arrived in a minute. More engines for prompts or less load
-never make a first token later.
+can take, and lulls after them. Here the windows of late go by in their order, and what is not done in one is carried into
+the next (core/backlog_pools). More engines for prompts or less load never make a first token later.
 
 `docs/planner.md` has how far this is off from the event simulation, and how often both find the same split.
 """
@@ -17,42 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from controlplane.core.capacity import ANSWER_BURST, AWAY_STEPS, HERE_STEPS, STEP_TOKENS, TAIL, EngineSpeed
-from controlplane.core.queueing import Wait, erlang_c, normal_tail
-from controlplane.core.workload import Cell, Mix, Window
+from controlplane.core.backlog_pools import Minute, Moment, Pools, Prepared, late, prepared, slow
+from controlplane.core.capacity import TAIL, EngineSpeed
+from controlplane.core.workload import Mix, Window
 
-PARTS = 3
-"""Of a window: within each of them rates are taken as even."""
-GROWTH_S = 60.0
-"""A queue of a pool that just keeps up grows by what chance brings in so long."""
-GROWN = 0.8
-"""Mean of a normal distribution's absolute value, in its standard deviations."""
-FULLEST = 0.98
-"""Busy share up to which chance waits are computed; beyond it the backlog is what counts."""
-BATCHED = 1.0
-"""Prompts that wait are computed together, and each is ready when all of its step are: by so much of what was before it."""
-DOUBLING_GROUPS = 1.5
-"""Prompt times are told apart as finely as this, per doubling."""
-ANSWER_SPREAD = 0.6
-"""How far answers' step times are from the pool's, in Poisson's spread: engines are chosen by their load."""
-SEEN = 0.5
-"""Answers beyond the average that one sees: itself and, as engines are chosen by their load, fewer others."""
-LINK_MOST = 0.95
 TURNS = 5
 """To find a p99: by then it is known within a few percent."""
 LEAST_SHARE = 1e-6
 LONGEST_S = 3600.0
 Local = Callable[[Mix], Sequence[bool]]
-
-
-class Minute(NamedTuple):
-    """A window as it is planned for. `weight`: how much a request of it counts."""
-
-    seconds: float
-    rate: float
-    burst: float
-    mix: Mix
-    weight: float
 
 
 @dataclass(frozen=True)
@@ -77,101 +47,47 @@ class Backlogged(NamedTuple):
     in_time: float
 
 
-class _Prompts(NamedTuple):
-    """The prompts of one minute that are computed in one place; times of one engine."""
-
-    share: float
-    """Of all requests."""
-    mean_s: float
-    square_s2: float
-    """Of these prompts: mean time, and mean of its square."""
-    step_s: float
-    """A full step of them."""
-    steps: float
-    """Mean number of steps."""
-    groups: tuple[tuple[float, float], ...]
-    """(time of the prompt and its transfer, share of all requests), alike ones together."""
-    moved_s: float
-    """Mean transfer time on an idle link."""
-
-
-class _Minute(NamedTuple):
-    """A minute on one pair of engine kinds."""
-
-    told: Minute
-    away: _Prompts
-    here: _Prompts
-    output_tokens: float
-    context: float
-    """Mean context of its answers ÷ that of the mix for which the engine's steps are known."""
-
-
-class _Behind(NamedTuple):
-    """The wait in a pool that works off a backlog: around `mean_s`, by a normal distribution."""
-
-    mean_s: float
-    spread_s: float
-
-    def longer_than(self, seconds: float) -> float:
-        return normal_tail((seconds - self.mean_s) / self.spread_s)
-
-
-class _Moment(NamedTuple):
-    """A part of a minute, as it went."""
-
-    weight: float
-    minute: _Minute
-    away: Wait | _Behind
-    here: Wait | _Behind
-    away_fixed_s: float
-    here_fixed_s: float
-    """What comes on top of each prompt's own time."""
-    slot: Wait
-    token_s: float
-    spread_s: float
-
-
 class Backlog:
     """Traffic on one pair of engine kinds in one mode; `local` says which cells are computed where they are answered."""
 
     def __init__(self, traffic: Traffic, answer: EngineSpeed, prefill: EngineSpeed | None, local: Local) -> None:
         self._traffic, self._answer = traffic, answer
-        known: dict[Mix, _Minute] = {}
+        known: dict[Mix, Prepared] = {}
         self._minutes = []
         for minute in traffic.minutes:
             if not minute.mix.cells:
                 continue
             if minute.mix not in known:
-                known[minute.mix] = _minute(minute, answer, prefill or answer, local(minute.mix))
+                known[minute.mix] = prepared(minute, answer, prefill or answer, local(minute.mix))
             self._minutes.append(known[minute.mix]._replace(told=minute))
 
     def course(self, answers: int, prefills: int, rate: float) -> Course:
         """With so many engines, at `rate` arrivals/s."""
         scale = rate / self._traffic.rate
-        pools = _Pools(self._answer, answers, prefills)
+        pools = Pools(self._answer, answers, prefills)
         return Course([moment for minute in self._minutes for moment in pools.through(minute, scale)])
 
 
 class Course:
     """How the traffic went."""
 
-    def __init__(self, moments: Sequence[_Moment]) -> None:
+    def __init__(self, moments: Sequence[Moment]) -> None:
         self._moments = moments
         self._weight = math.fsum(each.weight for each in moments)
 
     def later_than(self, seconds: float) -> float:
         """Share of the requests whose first token takes longer."""
-        return self._mean([_late(each, seconds) for each in self._moments])
+        return self._mean([late(each, seconds) for each in self._moments])
 
     def slower_than(self, seconds: float) -> float:
         """Share of the answers whose tokens take longer on average."""
-        return self._mean([_slow(each, seconds) for each in self._moments])
+        return self._mean([slow(each, seconds) for each in self._moments])
 
     def judged(self, ttft_s: float, itl_s: float) -> Backlogged:
-        late = [_late(each, ttft_s) for each in self._moments]
-        slow = [_slow(each, itl_s) for each in self._moments]
-        good = [(1 - one) * (1 - other) for one, other in zip(late, slow, strict=True)]
-        return Backlogged(self._mean(late), self._mean(slow), self._mean(good))
+        lates = [late(each, ttft_s) for each in self._moments]
+        slows = [slow(each, itl_s) for each in self._moments]
+        good = [(1 - one) * (1 - other) for one, other in zip(lates, slows, strict=True)]
+        return Backlogged(self._mean(lates), self._mean(slows), self._mean(good))
 
     def later_than_all_but(self, near_s: float) -> float:
         """TTFT p99, sought around `near_s`; infinite beyond an hour."""
@@ -185,130 +101,6 @@ class Course:
         if not self._weight:
             return 0.0
         return math.fsum(each.weight * share for each, share in zip(self._moments, shares, strict=True)) / self._weight
-
-
-class _Pools:
-    """The engines, and what they have before them."""
-
-    def __init__(self, answer: EngineSpeed, answers: int, prefills: int) -> None:
-        self._answer, self._answers, self._prefills = answer, answers, prefills
-        self._away_s = self._here_s = 0.0
-        """Seconds of work of all engines together that is not done."""
-        self._batch = 0.0
-        """Answers that an engine has."""
-        self._step_s = answer.step_s(1)
-
-    def through(self, minute: _Minute, scale: float) -> list[_Moment]:
-        """Lets a minute go by."""
-        told, answer = minute.told, self._answer
-        rate = told.rate * scale
-        away, here = minute.away, minute.here
-        along_s = max(0.0, self._step_s - answer.step_s(1))
-        here_mean_s = here.mean_s + along_s * here.steps
-        link = min(LINK_MOST, rate * away.share * away.moved_s / max(1, min(self._prefills, self._answers)))
-        found = []
-        keeps_up = not self._away_s and rate * away.share * away.mean_s < self._prefills
-        even = (keeps_up or not away.share) and not self._here_s and rate * here.share * here_mean_s < self._answers
-        parts = 1 if even else PARTS
-        seconds = told.seconds / parts
-        for _ in range(parts):
-            span = rate, told.burst, seconds
-            away_wait, self._away_s, gone = _worked(away, away.mean_s, self._prefills, self._away_s, *span)
-            here_wait, self._here_s, came = _worked(here, here_mean_s, self._answers, self._here_s, *span)
-            stall_rate = came * here.steps / self._answers
-            stalled = min(1.0, came * here.mean_s / self._answers)
-            token_s, batch, slot = self._answered(minute, (gone + came) / self._answers, stall_rate, stalled, seconds)
-            spread = ANSWER_SPREAD * math.sqrt(batch * (1 + min(told.burst, ANSWER_BURST)) / 2)
-            spread_s = answer.sequence_s[1] * minute.context * spread
-            found.append(
-                _Moment(
-                    rate * seconds * told.weight,
-                    minute,
-                    away_wait,
-                    here_wait,
-                    away.moved_s * link / (1 - link) + AWAY_STEPS * self._step_s,
-                    along_s * here.steps + HERE_STEPS * self._step_s,
-                    slot,
-                    token_s,
-                    max(spread_s, 1e-3 * token_s),
-                )
-            )
-        return found
-
-    def _answered(
-        self, minute: _Minute, inflow: float, stall_rate: float, stalled: float, seconds: float
-    ) -> tuple[float, float, Wait]:
-        """One engine gets `inflow` answers/s for `seconds`: time per token, answers at a time, the wait for room."""
-        answer = self._answer
-        most = answer.most / minute.context
-        token_s = self._token_s(stall_rate, stalled)
-        life_s = token_s * minute.output_tokens
-        ends = math.exp(-seconds / life_s)
-        if self._batch <= most:
-            full = inflow * life_s
-            batch = full + (self._batch - full) * (1 - ends) * life_s / seconds
-            self._batch = full + (self._batch - full) * ends
-        else:
-            batch = self._batch
-            self._batch = max(0.0, batch + (inflow - most / life_s) * seconds)
-        self._step_s = answer.step_s(max(1.0, min((SEEN + batch) * minute.context, answer.most)))
-        return self._token_s(stall_rate, stalled), min(most, batch), _room(batch, most, life_s, minute.told.burst)
-
-    def _token_s(self, stall_rate: float, stalled: float) -> float:
-        """A prompt's step gives those who decode along a token, too."""
-        along_s = max(0.0, self._step_s - self._answer.step_s(1))
-        free = max(0.0, 1 - stalled - stall_rate * along_s)
-        return 1 / max(1e-9, stall_rate + free / self._step_s)
-
-
-def _worked(
-    prompts: _Prompts, mean_s: float, engines: int, left_s: float, rate: float, burst: float, seconds: float
-) -> tuple[Wait | _Behind, float, float]:
-    """A pool takes its prompts for a while: their wait, the work that is left, and the prompts/s that were done."""
-    rate *= prompts.share
-    if not engines or not mean_s or (rate <= 0 and left_s <= 0):
-        return Wait(0.0, 0.0), 0.0, 0.0
-    work = rate * mean_s
-    after_s = max(0.0, left_s + (work - engines) * seconds)
-    done = (left_s + work * seconds - after_s) / seconds / mean_s
-    spread_s = math.sqrt(rate * (prompts.square_s2 + (burst - 1) * mean_s**2) * GROWTH_S) / engines
-    behind_s = (left_s + after_s) / 2 / engines
-    if behind_s > 0:
-        behind_s += BATCHED * min(max(0.0, prompts.step_s - mean_s), behind_s)
-        return _Behind(behind_s, max(spread_s, 1e-3 * mean_s)), after_s, done
-    return _chance(prompts, mean_s, work / engines, engines, burst, spread_s), after_s, done
-
-
-def _chance(prompts: _Prompts, mean_s: float, busy: float, engines: int, burst: float, spread_s: float) -> Wait:
-    """The wait in a pool that keeps up. Of a clump larger than the pool, some wait even if it was idle."""
-    busy = min(FULLEST, busy)
-    scv = max(0.0, prompts.square_s2 / mean_s**2 - 1)
-    decay_s = min(mean_s * (burst + scv) / 2 / (engines * (1 - busy)), GROWN * spread_s)
-    free = (1 - erlang_c(engines, busy * engines)) * min(1.0, engines / burst)
-    return Wait(1 - free, decay_s * (1 + BATCHED * max(0.0, 1 - mean_s / prompts.step_s)))
-
-
-def _room(batch: float, most: float, life_s: float, burst: float) -> Wait:
-    """For a place in a batch."""
-    if batch >= most:
-        return Wait(1.0, max(life_s, (batch - most) * life_s / most))
-    spread = math.sqrt(max(batch, 1e-9) * (1 + burst) / 2)
-    return Wait(normal_tail((most - batch) / spread), life_s / max(1.0, most - batch))
-
-
-def _late(moment: _Moment, seconds: float) -> float:
-    minute = moment.minute
-    away_s, here_s = seconds - moment.away_fixed_s, seconds - moment.here_fixed_s
-    late = math.fsum(share * moment.away.longer_than(away_s - own_s) for own_s, share in minute.away.groups)
-    late += math.fsum(share * moment.here.longer_than(here_s - own_s) for own_s, share in minute.here.groups)
-    if moment.slot.chance > 1e-4:
-        mean_s = minute.away.share * minute.away.mean_s + minute.here.share * minute.here.mean_s
-        late += moment.slot.longer_than(max(0.0, min(away_s, here_s) - mean_s))
-    return min(1.0, late)
-
-
-def _slow(moment: _Moment, seconds: float) -> float:
-    return normal_tail((seconds - moment.token_s) / moment.spread_s)
 
 
 def _exceeded(share: Callable[[float], float], near: float) -> float:
@@ -335,41 +127,3 @@ def _exceeded(share: Callable[[float], float], near: float) -> float:
         else:
             high, above = middle, found
     return high
-
-
-def _minute(told: Minute, answer: EngineSpeed, prefill: EngineSpeed, local: Sequence[bool]) -> _Minute:
-    mix = told.mix
-    cells = list(zip(mix.cells, local, strict=True))
-    away = _prompts([cell for cell, here in cells if not here], mix.count, prefill, moves=True)
-    here = _prompts([cell for cell, here in cells if here], mix.count, answer, moves=False)
-    tokens = math.fsum(cell.requests * cell.output_tokens for cell in mix.cells)
-    contexts = math.fsum(
-        cell.requests * cell.output_tokens * (cell.prompt_tokens + cell.output_tokens / 2) for cell in mix.cells
-    )
-    return _Minute(told, away, here, max(1.0, tokens / mix.count), contexts / tokens / answer.context[0])
-
-
-def _prompts(cells: Sequence[Cell], count: float, speed: EngineSpeed, moves: bool) -> _Prompts:
-    """Of `count` requests those of `cells`."""
-    if not cells:
-        return _NONE
-    groups: dict[int, list[float]] = {}
-    share = mean = square = steps = moved = tokens = 0.0
-    for cell in cells:
-        chunks = speed.prompt_s(cell)
-        part, own_s, moved_s = cell.requests / count, math.fsum(chunks), speed.transfer_s(cell) if moves else 0.0
-        share += part
-        mean += part * own_s
-        square += part * own_s**2
-        steps += part * len(chunks)
-        moved += part * moved_s
-        tokens += part * max(1.0, cell.prompt_tokens - cell.cached_tokens)
-        group = groups.setdefault(math.floor(math.log2(own_s + moved_s) * DOUBLING_GROUPS), [0.0, 0.0])
-        group[0] += part * (own_s + moved_s)
-        group[1] += part
-    alike = tuple((total / part, part) for total, part in groups.values())
-    step_s = mean / share * max(1.0, STEP_TOKENS * share / tokens)
-    return _Prompts(share, mean / share, square / share, step_s, steps / share, alike, moved / share)
-
-
-_NONE = _Prompts(0.0, 0.0, 0.0, 0.0, 0.0, (), 0.0)

@@ -48,6 +48,7 @@ ENV_ROUTER_BUILDS = "TWINPOOL_ROUTER_BUILDS"  # folder of compiled routers; defa
 ENV_KV_EVENTS = "TWINPOOL_KV_EVENTS"  # tcp://address:port of an indexer, for engines started from now on
 ENV_SMTP_URL = "TWINPOOL_SMTP_URL"  # smtps://user:password@host of the server that sends alerts by e-mail; a secret
 ENV_METRICS = "TWINPOOL_METRICS"  # address:port on which a control worker or ingest serves /metrics
+ENV_JOIN_ADDRESS = "TWINPOOL_JOIN_ADDRESS"  # HOST[:PORT] at which nodes reach Valkey; default: as control reaches it
 ENV_JOIN_TOKEN = "TWINPOOL_JOIN_TOKEN"  # what `manage.py agent` joins with; a secret
 ENV_BOOTSTRAP = "TWINPOOL_BOOTSTRAP"  # "off": use the interpreter that was started (an image with everything installed)
 ENV_POSTGRES_BIN = "TWINPOOL_POSTGRES_BIN"  # folder with initdb and postgres

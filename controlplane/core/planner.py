@@ -14,8 +14,9 @@ from statistics import median
 from controlplane.core.planner_choice import Choice, choose
 from controlplane.core.planner_guards import before_changing, before_looking, moves_left, no_budget
 from controlplane.core.planner_inputs import Demand, demand
+from controlplane.core.planner_layouts import Layouted
 from controlplane.core.planner_moves import moves_between
-from controlplane.core.planner_search import Layouted, Search, needed_gpus, present, search_for
+from controlplane.core.planner_search import Search, needed_gpus, present, search_for
 from controlplane.core.planner_types import (
     LEVELS,
     Accuracy,

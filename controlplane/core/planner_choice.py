@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from controlplane.core.planner_inputs import Demand
+from controlplane.core.planner_layouts import Layouted
 from controlplane.core.planner_moves import moves_between, within
-from controlplane.core.planner_search import Layouted, Search, missed, present, rank, spread_room
+from controlplane.core.planner_search import Search, missed, present, rank, spread_room
 from controlplane.core.planner_types import Alternative, Cause, Estimate, ModelNow, PoolPlan
 from controlplane.core.protocol import Mode
 

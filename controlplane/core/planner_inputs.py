@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from controlplane.core.backlog import Minute, Traffic, minute_of
+from controlplane.core.backlog import Traffic, minute_of
+from controlplane.core.backlog_pools import Minute
 from controlplane.core.capacity import Corrections
 from controlplane.core.planner_types import Inputs, ModelNow, Peak, Span
 from controlplane.core.predict import DAY_S, predict, present_rate

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from controlplane.core.planner_search import Layouted, Search, rank
+from controlplane.core.planner_layouts import Layouted
+from controlplane.core.planner_search import Search, rank
 from controlplane.core.planner_types import PoolPlan
 from controlplane.core.protocol import Mode, Role
 

@@ -417,7 +417,7 @@ class Reservations:
 
 # --- Telemetry: msgpack maps on the Valkey stream names.TELEMETRY_STREAM, field "r" ---------------------------------------
 
-RecordKind = Literal["gpu", "engine", "router", "request", "node"]
+RecordKind = Literal["gpu", "engine", "router", "request", "usage", "node"]
 
 
 @dataclass(frozen=True)
@@ -546,6 +546,22 @@ class CanaryReport:
 
 
 @dataclass(frozen=True)
+class UsageRow:
+    """What finished requests without a row of their own used together: those between the rows of a busy router, and those
+    whose row found no room. Requests that were the client's error are not counted. `at`: Unix seconds on the router's
+    clock, by which a row that comes again is known."""
+
+    at: float
+    model: str
+    team: str
+    api_key: str
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True)
 class RequestRow:
     """One finished request. Never holds prompts or answers. Durations are ms, None where the stage did not happen."""
 
@@ -590,6 +606,8 @@ class RequestRow:
     """The first 16 hex digits of that key's SHA-256."""
     traceparent: str = ""
     """The client's W3C trace context; empty: it sent none, or a malformed one."""
+    others_told: bool = False
+    """What the other requests that this row stands for used is told exactly, in UsageRows."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.weight <= MAX_WEIGHT:

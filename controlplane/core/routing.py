@@ -30,6 +30,7 @@ MAIN = "main"
 """The arm of everybody but a canary's sessions."""
 
 _MASK = (1 << 64) - 1
+_LOW = (1 << 30) - 1
 
 C = TypeVar("C", bound=Candidate)
 
@@ -89,8 +90,10 @@ def decide_path(model: ModelRoute, engines: Sequence[Candidate], request: Reques
 
 
 def _path(model: ModelRoute, engines: Sequence[Candidate], request: Request, arm: str, mode: Mode) -> Decision:
-    ready = [engine for engine in engines if engine.usable and engine.route.state == "ready" and engine.route.arm == arm]
-    if not ready:
+    for engine in engines:
+        if _is_ready(engine, arm):
+            break
+    else:
         return Decision(Path.NONE, Reason.NO_ENGINE, arm)
     if not request.generates:
         return Decision(Path.WHOLE, Reason.WHOLE_ENDPOINT, arm)
@@ -98,6 +101,7 @@ def _path(model: ModelRoute, engines: Sequence[Candidate], request: Request, arm
         return Decision(Path.WHOLE, Reason.MONOLITHIC, arm)
     if not request.splittable:
         return Decision(Path.WHOLE, Reason.UNSUPPORTED_SPLIT, arm)
+    ready = [engine for engine in engines if _is_ready(engine, arm)]
     missing = _missing_role(ready)
     if mode == "conditional":
         reason = Reason.CONDITIONAL_NO_PAIR if missing else conditional_reason(model, ready, request, arm)
@@ -105,6 +109,11 @@ def _path(model: ModelRoute, engines: Sequence[Candidate], request: Request, arm
     if missing is None:
         return Decision(Path.DISAGGREGATED, Reason.DISAGGREGATED, arm)
     return Decision(Path.NONE, Reason.NO_ENGINE, arm) if model.strict else Decision(Path.WHOLE, missing, arm)
+
+
+def _is_ready(engine: Candidate, arm: str) -> bool:
+    route = engine.route
+    return route.state == "ready" and route.arm == arm and engine.usable
 
 
 def _missing_role(ready: Sequence[Candidate]) -> Reason | None:
@@ -205,13 +214,20 @@ def choose(
         if not kept:
             return _nothing(engines, lambda e: _refusal(e, roles, arm, exclude, prefill) or "")
         if leg == "whole":
-            best_role = WHOLE_ROLES[min(WHOLE_ROLES.index(engine.route.role) for engine in kept)]
-            kept = [engine for engine in kept if engine.route.role == best_role]
+            kept = _of_best_role(kept)
     if request.blind and len(kept) > 2:
-        kept = sorted(kept, key=lambda engine: mix(request.session, engine.salt))[-2:]
+        kept = sorted(kept, key=lambda engine: draw(request.session, engine.salt))[-2:]
     if len(kept) == 1:
         return Choice(kept[0], estimate(leg, kept[0], request, source))
     return _best([(estimate(leg, engine, request, source), engine) for engine in kept], request)
+
+
+def _of_best_role(kept: list[C]) -> list[C]:
+    for role in WHOLE_ROLES:
+        best = [engine for engine in kept if engine.route.role == role]
+        if best:
+            return best
+    return kept
 
 
 def _best(scored: list[tuple[Estimate, C]], request: Request) -> Choice[C]:
@@ -224,7 +240,7 @@ def _best(scored: list[tuple[Estimate, C]], request: Request) -> Choice[C]:
         for each, candidate in scored:
             if each.score > limit:
                 break
-            if (its_weight := mix(request.session, candidate.salt)) > weight:
+            if (its_weight := draw(request.session, candidate.salt)) > weight:
                 its, engine, weight = each, candidate, its_weight
     others = [(other.route.id, each.score) for each, other in scored[:3] if other is not engine]
     return Choice(engine, its, others=tuple(others[:2]))
@@ -281,8 +297,18 @@ def _refusal(
     return why_not_paired(prefill, route)
 
 
+def draw(session: int, salt: int) -> int:
+    """Rendezvous weight of an engine for a session, out of the low 60 bits of both: three rounds of multiplying 30 bits and
+    folding. No product needs more than 60 bits, so that compiled code makes no objects for them."""
+    both = session ^ salt
+    z = (both & _LOW) * 0x2C1B3C6D + ((both >> 30) & _LOW)
+    z = ((z ^ (z >> 30)) & _LOW) * 0x297A2D39
+    z = ((z ^ (z >> 30)) & _LOW) * 0x35A1E9C5
+    return (z ^ (z >> 30)) & _LOW
+
+
 def mix(session: int, salt: int) -> int:
-    """Rendezvous weight of an engine for a session: splitmix64's finalizer (Steele, Lea, Flood 2014) over both."""
+    """64 bits of both, evenly spread: splitmix64's finalizer (Steele, Lea, Flood 2014)."""
     z = (session ^ (salt * 0x9E3779B97F4A7C15)) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from controlplane.core.planner_choice import Choice, choose
 from controlplane.core.planner_guards import before_looking
 from controlplane.core.planner_inputs import Demand, demand, inside
+from controlplane.core.planner_layouts import Layouted
 from controlplane.core.planner_moves import moves_between
-from controlplane.core.planner_search import Layouted, Search, present, search_for
+from controlplane.core.planner_search import Search, present, search_for
 from controlplane.core.planner_types import Estimate, FleetNow, Lent, ModelNow, PoolNow, PoolPlan
 
 MOST_GIVEN = 16

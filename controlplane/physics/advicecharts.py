@@ -13,7 +13,7 @@ from controlplane.core.advisor_offline import MODES, Offline
 from controlplane.core.capacity import STEP_TOKENS
 from controlplane.core.perf import PhaseModel
 from controlplane.core.planner import Alternative, frontier
-from controlplane.core.planner_search import Layouted
+from controlplane.core.planner_layouts import Layouted
 from controlplane.core.protocol import Mode
 from controlplane.core.shapes import Shape
 from controlplane.physics.advising import AdviceRequest, layout_of

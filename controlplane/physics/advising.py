@@ -30,7 +30,7 @@ from controlplane.core.forecast import (
 from controlplane.core.forecast_summary import interval
 from controlplane.core.gpus import gpu
 from controlplane.core.layout import WORD_OF_MODE, Layout, parse_layout
-from controlplane.core.planner_search import Layouted
+from controlplane.core.planner_layouts import Layouted
 from controlplane.core.protocol import Mode, Slo
 from controlplane.core.workload import Cell, Mix, Seen, mix_of
 from controlplane.physics import checks

@@ -104,7 +104,8 @@ class Shifted:
         return [*rows, *held, *told, *lost, *(f"problem: {each}" for each in self.problems), self._sum()]
 
     def _sum(self) -> str:
-        acted = f"{len(self.changes)} changes by the planner" if self.changes else "the planner changed nothing"
+        count = len(self.changes)
+        acted = f"{count} change{'' if count == 1 else 's'} by the planner" if count else "the planner changed nothing"
         counts = f"{self.requests} requests, {self.lost} lost, {self.skipped} not sent"
         verdict = "it holds" if self.holds_true else "it does not hold"
         return f"{verdict}: {acted}, the mix shifted at {self.shifted_at_s:.0f} s; {counts} (--seed {self.seed})"

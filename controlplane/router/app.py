@@ -22,7 +22,6 @@ from controlplane.router.courses import Course
 from controlplane.router.engines import Directory, Engine
 from controlplane.router.errors import ApiError
 from controlplane.router.exchange import Exchange
-from controlplane.router.gathering import Gathering
 from controlplane.router.ledger import Ledger
 from controlplane.router.limits import Limits
 from controlplane.router.paths import ENDPOINTS, Endpoint, normalise, query_value
@@ -32,6 +31,7 @@ from controlplane.router.reading import ClientRequest
 from controlplane.router.sampling import Sampler
 from controlplane.router.siblings import Siblings
 from controlplane.router.upstream import Fault
+from controlplane.router.usage import Usage
 from controlplane.router.watches import Watches
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Telemetry(Protocol):
     dropped: int
 
     def request(self, row: RequestRow) -> None: ...
+    def untold(self, model: str, team: str, api_key: str, usage: Usage) -> None: ...
     def router(self, row: RouterRow) -> None: ...
     def session(self, canary: int, key: int, seen: SessionSeen) -> None: ...
 
@@ -64,7 +65,7 @@ class Router:
         self.counters = Counters()
         self.retries = RetryBudget(limits)
         self.sampler = Sampler(limits.rows_per_s)
-        self.gathering = Gathering(limits)
+        self.gathering = self.directory.gathering
         self.watches = Watches(self.spawn, limits)
         self.proofs = readiness.Proofs(self.spawn, self.engine_failed, limits)
         self.ids_in_use: set[bytes] = set()
@@ -164,6 +165,7 @@ class Router:
 
     def opened(self, client: ClientConnection) -> None:
         self.clients.add(client)
+        self.gathering.heed(client.fileno())
 
     def closed(self, client: ClientConnection) -> None:
         self.clients.discard(client)

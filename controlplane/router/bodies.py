@@ -7,6 +7,7 @@ here, so what was judged is what the engine sees; a key that is there already ma
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -130,8 +131,7 @@ def set_field(body: Body, name: str, value: str) -> None:
     if name in body.data or body.rewritten:
         body.rewritten = True
     else:
-        closing = body.raw.rindex(b"}")
-        body.raw = b"%b,%b:%b}" % (body.raw[:closing], orjson.dumps(name), orjson.dumps(value))
+        body.raw = b"%b,%b}" % (_open(body.raw), _member(name, value))
     body.data[name] = value
 
 
@@ -258,5 +258,14 @@ def answer_bytes(body: Body, kv_params: Mapping[str, Any] | None = None, ask_usa
         return orjson.dumps({**body.data, **extra})
     if not extra:
         return body.raw
-    closing = body.raw.rindex(b"}")
-    return b"%b,%b" % (body.raw[:closing], orjson.dumps(extra)[1:])
+    return b"%b,%b" % (_open(body.raw), orjson.dumps(extra)[1:])
+
+
+def _open(raw: bytes) -> bytes:
+    """A JSON object without its last brace."""
+    return raw[:-1] if raw.endswith(b"}") else raw[: raw.rindex(b"}")]
+
+
+@lru_cache(maxsize=1024)
+def _member(name: str, value: str) -> bytes:
+    return b"%b:%b" % (orjson.dumps(name), orjson.dumps(value))

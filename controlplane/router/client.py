@@ -85,6 +85,11 @@ class ClientConnection:
     def busy(self) -> bool:
         return self._current is not None
 
+    def fileno(self) -> int:
+        """Of its socket; negative: there is none."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        return sock.fileno() if sock is not None else -1
+
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self.gone:
             self._transport.write(data)

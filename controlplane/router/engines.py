@@ -20,6 +20,7 @@ from controlplane.core.protocol import CacheEra, EngineRoute, ModelRoute, Routin
 from controlplane.router.bodies import DEFAULT_OUTPUT_TOKENS
 from controlplane.router.breaker import Breaker
 from controlplane.router.eras import EraBook
+from controlplane.router.gathering import Gathering
 from controlplane.router.limits import Limits
 from controlplane.router.loads import SharedLoad
 from controlplane.router.pool import Pool
@@ -193,6 +194,7 @@ class Directory:
         self._limits = limits
         self._rates: dict[tuple[str, str, int], routing.Rates] = {}
         self.index = KvIndex(limits.index_blocks)
+        self.gathering = Gathering(limits)
         self.eras = EraBook()
         self.table: RoutingTable | None = None
         self.models: dict[str, Model] = {}
@@ -255,7 +257,9 @@ class Directory:
         rates = self._rates.setdefault(shape, routing.Rates())
         era = self.eras.get(route.id, route.incarnation)
         holder = Holder(self.index, route.id)
-        return Engine(route, model.name, rates, holder, self._key(route), self._limits, era, self._era_found)
+        engine = Engine(route, model.name, rates, holder, self._key(route), self._limits, era, self._era_found)
+        engine.pool.gathering = self.gathering
+        return engine
 
     def eras_of_table(self) -> tuple[CacheEra, ...]:
         """Those of the table's engines."""

@@ -49,6 +49,7 @@ class Exchange:
     expected_cached = 0
     """Prompt tokens that the engine which computes the prompt should hold already."""
     model_name = ""
+    _judged = False
     path = Path.NONE
     reason = Reason.ROUTER
     arm = routing.MAIN
@@ -172,7 +173,7 @@ class Exchange:
             prompt_tokens=bodies.prompt_tokens(data),
             output_tokens=bodies.output_tokens(data, model.usual_output),
             session=xxhash.xxh3_64_intdigest(session or self.id),
-            splittable=self.generates and bodies.splittable(data),
+            splittable=False,
             generates=self.generates,
             blind=self.router.peers is not None and self.router.peers.stale,
         )
@@ -182,6 +183,14 @@ class Exchange:
         self.charge = self.router.quotas.charge(key, self.need.prompt_tokens)
         if self.charge.refused is not None:
             raise self.charge.refused
+
+    def judge_split(self) -> None:
+        """Finds out whether the request can be split, once there is a model that would split it."""
+        route = self.model.route
+        if self._judged or not self.generates or (route.mode == "monolithic" and route.canary is None):
+            return
+        self._judged = True
+        self.need.splittable = bodies.splittable(self.body.data)
 
     def look_up(self) -> None:
         """Brings up to date which engines hold how much of the prompt."""

@@ -26,6 +26,7 @@ async def serve(x: Exchange) -> None:
 
 async def _legs(x: Exchange) -> None:
     x.model = x.router.directory.models.get(x.model_name, x.model)  # its mode may have changed since the request came
+    x.judge_split()
     decision = routing.decide_path(x.model.route, x.engines(), x.need)
     x.arm, x.reason, x.canary = decision.arm, decision.reason, decision.canary
     x.fell_back = decision.reason is Reason.CANARY_UNAVAILABLE

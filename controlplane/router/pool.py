@@ -9,6 +9,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from controlplane.router import courses
+from controlplane.router.gathering import Gathering
 from controlplane.router.limits import Limits
 from controlplane.router.upstream import EngineConnection, Fault
 
@@ -27,6 +28,8 @@ class Pool:
         self._busy: set[EngineConnection] = set()
         self._connecting: dict[asyncio.Timeout, float] = {}
         """Attempts to connect and their deadlines (monotonic), which `sweep` acts on."""
+        self.gathering: Gathering | None = None
+        """Whose pauses its connections end."""
         self._closing = False
         self._suspect = False
 
@@ -58,6 +61,8 @@ class Pool:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = cast(EngineConnection, protocol)
         self._busy.add(connection)
+        if self.gathering is not None:
+            self.gathering.heed(connection.fileno())
         return connection
 
     def sweep(self, now: float) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from controlplane.core.protocol import ITL_BOUNDS_MS, Passed, RequestRow
 from controlplane.core.scoring import Leg
 from controlplane.router import identity, trials
+from controlplane.router.usage import Usage
 
 if TYPE_CHECKING:
     from controlplane.router.exchange import Exchange
@@ -38,10 +39,17 @@ def make(x: Exchange, now: float) -> None:
     weight = x.router.sampler.weight(slow or x.retries > 0 or x.resumes > 0 or x.outcome not in ("ok", "client_error"))
     if weight:
         telemetry.request(_row(x, now, weight))
+    elif x.outcome != "client_error":
+        telemetry.untold(x.model_name, x.team, x.key_digest, _used(x))
+
+
+def _used(x: Exchange) -> Usage:
+    """What was cached counts where the prompt was computed."""
+    return Usage(x.usage.prompt, x.usage.output, x.usage.cached if x.prefill_end is None else x.cached_tokens)
 
 
 def _row(x: Exchange, now: float, weight: int) -> RequestRow:
-    relay = x.relay
+    relay, used = x.relay, _used(x)
     if relay is not None:
         relay.count_gaps()
     return RequestRow(
@@ -62,9 +70,9 @@ def _row(x: Exchange, now: float, weight: int) -> RequestRow:
         total_ms=(now - x.started) * 1000.0,
         itl_ms=tuple(relay.gaps_ms) if relay is not None else (),
         itl_counts=gap_counts(relay.gaps_ms, relay.gaps_beyond) if relay is not None and relay.gaps_ms else (),
-        prompt_tokens=x.usage.prompt,
-        output_tokens=x.usage.output,
-        cached_tokens=x.usage.cached if x.prefill_end is None else x.cached_tokens,
+        prompt_tokens=used.prompt,
+        output_tokens=used.output,
+        cached_tokens=used.cached,
         kv_bytes=x.kv_bytes,
         retries=x.retries,
         resumes=x.resumes,
@@ -74,6 +82,7 @@ def _row(x: Exchange, now: float, weight: int) -> RequestRow:
         arm=x.arm,
         team=x.team,
         api_key=x.key_digest,
+        others_told=True,
         traceparent=identity.traceparent(x.request.headers).decode(),
     )
 

@@ -204,6 +204,8 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
             self._pass(out, as_it_came if out is payload else None)
 
     def end(self) -> None:
+        if self._counted and self.connection is not None:
+            self._gathering.heed(self.connection.fileno())
         self.connection = None
         self._client.follow(None)
         if self._events:
@@ -354,6 +356,7 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
             if self._events:
                 self._counted = True
                 self._gathering.streams += 1
+                self._gathering.ignore(self.connection.fileno())
                 if self._chunked and self._seam is None:
                     self.connection.flow = self.flow
         self._client.follow(self.connection)

@@ -91,6 +91,11 @@ class EngineConnection:
     def busy(self) -> bool:
         return self._sink is not None
 
+    def fileno(self) -> int:
+        """Of its socket; negative once it is closed."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None and not self.closed else None
+        return sock.fileno() if sock is not None else -1
+
     def start(self, request: bytes, sink: Sink, patience_s: float, stale_s: float) -> None:
         """Sends a request. The connection must be idle."""
         assert self._transport is not None and self._sink is None

@@ -46,12 +46,14 @@ def of_body(body: bytes) -> Usage:
 def _of_counts(counts: Mapping[str, Any], about_prompt: Mapping[str, Any], details: dict[str, Any] | None) -> Usage:
     """/v1/responses says input and output; /v1/messages too, and tells what was cached apart from the input."""
     prompt = _count(counts, "prompt_tokens")
+    output = _count(counts, "completion_tokens")
+    cached = _count(about_prompt, "cached_tokens")
+    if prompt is not None and output is not None:
+        return Usage(prompt, output, cached, details)  # of a generation, as nearly all
     if prompt is None:
         prompt = _count(counts, "input_tokens")
-    output = _count(counts, "completion_tokens")
     if output is None:
         output = _count(counts, "output_tokens")
-    cached = _count(about_prompt, "cached_tokens")
     read = _count(counts, "cache_read_input_tokens")
     if cached is None:
         cached = read

@@ -7,12 +7,12 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 
 from controlplane.common.files import write_private
+from controlplane.common.jointoken import Joined, JoinToken, with_user
 from controlplane.common.valkey import UNREACHABLE, connect_sync, describe
 from controlplane.core import joining
 from controlplane.core.codec import WrongShape, decode, encode
@@ -20,7 +20,6 @@ from controlplane.core.joining import Answer, Question
 from controlplane.core.signing import BadSignature, seal, unseal
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder, read_json
-from controlplane.stack.jointoken import Joined, JoinToken
 
 PATIENCE_S = 600.0
 PAUSE_S = 0.5
@@ -51,12 +50,6 @@ def join(state: StateFolder, token: JoinToken, clock: Callable[[], float] = time
     )
     write_private(state.join_file, json.dumps(encode(joined)).encode())
     return joined
-
-
-def with_user(url: str, user: str, password: str) -> str:
-    """The URL of a broker as this user."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=f"{user}:{password}@{parts.netloc.rpartition('@')[2]}"))
 
 
 def _claim(state: StateFolder, token: str) -> str:

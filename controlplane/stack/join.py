@@ -4,7 +4,6 @@ keeps what it got: the node's own key and its own user of the broker."""
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
 import os
 import select
@@ -12,12 +11,13 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import django
 from django.db import OperationalError
 
 from controlplane.common.files import BadKey, write_private
+from controlplane.common.jointoken import BadToken, Joined, JoinToken, join_url, read_token, without_user
 from controlplane.core import names
 from controlplane.core.codec import WrongShape, decode, encode
 from controlplane.core.joining import TOKEN_HOURS
@@ -25,7 +25,6 @@ from controlplane.stack import endpoints, health
 from controlplane.stack.asking import join as ask_to_join
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder, chosen, read_json
-from controlplane.stack.jointoken import Joined, JoinToken, read_token
 from controlplane.stack.services import ROOT
 
 METRICS_PORT = 9464
@@ -61,7 +60,10 @@ def print_token(arguments: Sequence[str], root: Path) -> int:
     broker = os.environ.get(names.ENV_VALKEY_URL) or known.valkey_url
     if not broker:
         raise StackError(f"no Valkey is known yet: start the stack once, or set {names.ENV_VALKEY_URL}")
-    url = join_url(broker, read.address or known.join_address)
+    try:
+        url = join_url(broker, read.address or os.environ.get(names.ENV_JOIN_ADDRESS) or known.join_address)
+    except BadToken as error:
+        raise StackError(str(error)) from error
     telemetry = os.environ.get(names.ENV_TELEMETRY_URL) or known.telemetry_url
     number, secret = _make(state, read.node, read.hours)
     if health.is_loopback(urlsplit(url).hostname or ""):
@@ -155,7 +157,10 @@ def _joined(state: StateFolder) -> Joined:
             raise StackError(f"no join token: set {names.ENV_JOIN_TOKEN}, or pipe what `manage.py join-token NODE` printed")
         print(f"twinpool: node {kept.node}, which joined before ({state.join_file})", file=sys.stderr, flush=True)
         return kept
-    token = read_token(text)
+    try:
+        token = read_token(text)
+    except BadToken as error:
+        raise StackError(str(error)) from error
     if isinstance(token, JoinToken) and kept is not None and kept.token == token.digest():
         print(f"twinpool: node {kept.node}, which has joined with the token of {source}", file=sys.stderr, flush=True)
         return kept
@@ -189,34 +194,3 @@ def _typed(*, has_other: bool) -> str:
         if not select.select([sys.stdin], [], [], _PIPE_S)[0]:
             return ""
     return sys.stdin.readline()
-
-
-def join_url(url: str, address: str) -> str:
-    """The URL of a Valkey without its user, as it is reached at `address` (HOST or HOST:PORT; empty: where it is). Raises
-    StackError."""
-    if not address:
-        return without_user(url)
-    parts = urlsplit(url)
-    host = f"[{address}]" if _is_ipv6(address) else address
-    try:
-        named = urlsplit(f"//{host}")
-        good = bool(named.hostname) and named.netloc == host and not {"@", " "} & set(host) and named.port != 0
-        port = named.port or parts.port
-    except ValueError:
-        good = False
-    if not good:
-        raise StackError(f"--address {address:.80} is no address: write HOST or HOST:PORT, like 10.0.0.1:6379")
-    bare = f"[{named.hostname}]" if ":" in (named.hostname or "") else named.hostname
-    return urlunsplit(parts._replace(netloc=f"{bare}" + (f":{port}" if port else "")))
-
-
-def without_user(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        return ipaddress.ip_address(text).version == 6
-    except ValueError:
-        return False

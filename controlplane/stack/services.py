@@ -104,6 +104,7 @@ def django_environment(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
     """For a process that imports Django, with the application's role."""
     ends = plan.endpoints
     events = {names.ENV_KV_EVENTS: _kv_events(plan)} if plan.indexer else {}
+    join = {names.ENV_JOIN_ADDRESS: ends.join_address} if ends.join_address else {}
     mail = {name: os.environ[name] for name in (names.ENV_SMTP_URL,) if name in os.environ}
     return {
         **base,
@@ -112,6 +113,7 @@ def django_environment(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
         **_brokers(plan),
         **events,
         **mail,
+        **join,
         names.ENV_DATABASE_URL: ends.database_url,
         names.ENV_CONSOLE_ORIGINS: plan.origins,
     }

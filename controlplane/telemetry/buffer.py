@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from controlplane.telemetry.records import Row, Sample
+from controlplane.telemetry.stream import parts
 
 LIMIT_ROWS = 100_000
 """Ten seconds of 8,192 GPUs and 1,024 engines: a slow write must not lead to reading everything twice, which is slower."""
@@ -31,8 +32,13 @@ class Buffer:
         self._samples: deque[Sample[Row]] = deque()
         self._rows = 0
         self._joined = False
-        self._position = "0-0"
+        self._position: str | None = None
         self._watermark = 0.0
+
+    @property
+    def reached(self) -> str | None:
+        """Up to where the stream's follower has read; None: it has not begun."""
+        return self._position
 
     def put(self, samples: list[Sample[Row]], position: str, watermark: float) -> None:
         """What the stream's follower read, and how far it is."""
@@ -49,15 +55,19 @@ class Buffer:
     def take(self) -> Share | None:
         """Everything since the last call; None: read the stream yourself, then `rejoin`."""
         with self._lock:
-            if not self._joined:
+            if not self._joined or self._position is None:
                 return None
             share = Share(list(self._samples), self._position, self._watermark)
             self._clear()
             return share
 
-    def rejoin(self) -> str:
-        """From now on samples are collected again. Answers the position that the caller must still read up to."""
+    def rejoin(self, position: str) -> str | None:
+        """From now on samples are collected again. `position`: what the caller has read up to. Answers up to where it must
+        still read; None: the follower is not there yet (it reads old entries for live windows), what it brings would be
+        stored twice, so nothing is collected."""
         with self._lock:
+            if self._position is None or parts(self._position) < parts(position):
+                return None
             self._joined = True
             self._clear()
             return self._position

@@ -55,14 +55,20 @@ SELECT model, CASE WHEN model = '' THEN '' ELSE role END AS role, kind, %(start)
 FROM held GROUP BY 1, 2, 3
 """
 USAGE = """
-SELECT model, team, api_key, %(start)s::timestamptz, sum(weight), sum(weight - 1),
-       sum(weight * coalesce(prompt_tokens, 0)), sum(weight * coalesce(output_tokens, 0)),
-       sum(weight * least(coalesce(cached_tokens, 0), coalesce(prompt_tokens, 0)))
+SELECT model, team, api_key, %(start)s::timestamptz, sum(requests), sum(estimated), sum(prompt), sum(output), sum(cached)
 FROM (
-    SELECT *, at + make_interval(secs => coalesce(total_ms, 0.0) / 1000.0) AS ended FROM telemetry_request
-    WHERE at >= %(first)s AND at < %(end)s AND outcome <> 'client_error'
-) AS requests
-WHERE ended >= %(start)s AND ended < %(end)s GROUP BY model, team, api_key
+    SELECT model, team, api_key, stands AS requests, stands - 1 AS estimated, stands * coalesce(prompt_tokens, 0) AS prompt,
+           stands * coalesce(output_tokens, 0) AS output,
+           stands * least(coalesce(cached_tokens, 0), coalesce(prompt_tokens, 0)) AS cached
+    FROM (
+        SELECT *, at + make_interval(secs => coalesce(total_ms, 0.0) / 1000.0) AS ended,
+               CASE WHEN others_told THEN 1 ELSE weight END AS stands FROM telemetry_request
+        WHERE at >= %(first)s AND at < %(end)s AND outcome <> 'client_error'
+    ) AS told WHERE ended >= %(start)s AND ended < %(end)s
+    UNION ALL
+    SELECT model, team, api_key, requests, 0, prompt_tokens, output_tokens, cached_tokens
+    FROM telemetry_usage WHERE at >= %(start)s AND at < %(end)s
+) AS used GROUP BY model, team, api_key
 """
 
 

@@ -27,6 +27,8 @@ from controlplane.telemetry.writer import Writer, last_position
 
 FLUSH_EVERY_S = 1.0
 """Of the stream's time, while the past is read."""
+NEAR_S = 1.0
+"""A follower of the stream that is not further ahead is joined."""
 OVERLAP_S = 2 * LONGEST_OPEN_S
 """Read again after a restart: whole buckets for those that were open, and a base line for their counters."""
 
@@ -119,14 +121,21 @@ class Keeper(PatientThread):
         return rollups
 
     def _catch_up(self, rollups: Rollups, view: FleetView) -> None:
-        """Read the stream from the own position to its end, then go on with what its follower decodes anyway."""
+        """Read the stream from the own position on. Where its follower is just ahead, go on with what that decodes anyway;
+        where it is behind, what it brings was stored already: read what is new and look again with the next tick."""
         with stream.connect() as valkey:
             while not self._stopped.is_set():
-                if self._read(valkey, "+", rollups, view) < stream.PAGE:
-                    break
-            last = self._buffer.rejoin()
-            while stream.parts(self._position) < stream.parts(last) and self._read(valkey, last, rollups, view):
-                pass
+                reached = self._buffer.reached
+                if reached is None or stream.parts(reached) < stream.parts(self._position):
+                    if self._read(valkey, "+", rollups, view) < stream.PAGE:
+                        return
+                elif position_time(reached) - position_time(self._position) > NEAR_S:
+                    if not self._read(valkey, reached, rollups, view):
+                        self._position = reached  # there is nothing in between
+                elif (last := self._buffer.rejoin(self._position)) is not None:
+                    while stream.parts(self._position) < stream.parts(last) and self._read(valkey, last, rollups, view):
+                        pass
+                    return
 
     def _read(self, valkey: redis.Redis, last: str, rollups: Rollups, view: FleetView) -> int:
         """One page into rows; how many entries it had."""

@@ -36,6 +36,7 @@ def keep(config: Config) -> dict[Table, timedelta]:
         tables.COST_HOUR: timedelta(days=config.keep_cost_days),
         tables.USAGE_HOUR: timedelta(days=config.keep_cost_days),
         tables.REQUEST: timedelta(days=config.keep_request_days),
+        tables.USAGE: timedelta(days=config.keep_request_days),
     }
 
 

@@ -30,9 +30,10 @@ from controlplane.core.protocol import (
     RecordKind,
     RequestRow,
     RouterRow,
+    UsageRow,
 )
 
-Row = GpuRow | EngineRow | NodeRow | RouterRow | RequestRow
+Row = GpuRow | EngineRow | NodeRow | RouterRow | RequestRow | UsageRow
 R = TypeVar("R", bound=Row)
 
 ROW_OF_KIND: Mapping[str, type[Row]] = {
@@ -41,6 +42,7 @@ ROW_OF_KIND: Mapping[str, type[Row]] = {
     "node": NodeRow,
     "router": RouterRow,
     "request": RequestRow,
+    "usage": UsageRow,
 }
 SENDER_OF_KIND: Mapping[str, str] = {
     "gpu": "agent",
@@ -48,6 +50,7 @@ SENDER_OF_KIND: Mapping[str, str] = {
     "node": "agent",
     "router": "router",
     "request": "router",
+    "usage": "router",
 }
 COUNTERS = (
     "prompt_tokens",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
 
-from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow
+from controlplane.core.protocol import EngineRow, GpuRow, NodeRow, RequestRow, UsageRow
 from controlplane.telemetry.accumulators import (
     EngineTenSeconds,
     GpuMinute,
@@ -26,7 +26,7 @@ from controlplane.telemetry.accumulators import (
 from controlplane.telemetry.clocks import NodeSeconds
 from controlplane.telemetry.deltas import EngineCounters
 from controlplane.telemetry.records import Row, Sample, busy, finished_at
-from controlplane.telemetry.tables import REQUEST, Batch, moment
+from controlplane.telemetry.tables import REQUEST, USAGE, Batch, moment
 from controlplane.telemetry.view import FleetView
 
 LATE_S = 3.0
@@ -71,6 +71,10 @@ class Rollups:
         elif sample.kind == "request":
             for request in cast(tuple[RequestRow, ...], sample.rows):
                 self._request(request, sample)
+        elif sample.kind == "usage":
+            for usage in cast(tuple[UsageRow, ...], sample.rows):
+                at = _plausible(usage.at, sample)
+                self._ready.add(USAGE, {**vars(usage), "at": moment(at), "router": sample.sender})
 
     def advance(self, watermark: float) -> None:
         """The stream holds nothing unread that arrived before `watermark`."""
@@ -151,14 +155,18 @@ class Rollups:
         self._model(row.model, finished).add(row)
         if row.prefill_engine and row.decode_engine:
             self._pair(row, finished).add(row)
-        plausible = abs(sample.received - row.arrived_at) <= MAX_AGE_S
         self._ready.add(
             REQUEST,
             {
                 **{name: getattr(row, name) for name in REQUEST.columns if name not in NOT_COPIED},
-                "at": moment(row.arrived_at if plausible else sample.received),
+                "at": moment(_plausible(row.arrived_at, sample)),
                 "router": sample.sender,
                 "itl_ms": list(row.itl_ms),
                 "passed": json.dumps([[each.leg, each.engine, each.score_s] for each in row.passed]),
             },
         )
+
+
+def _plausible(at: float, sample: Sample[Row]) -> float:
+    """`at`, or when it came if that cannot be."""
+    return at if abs(sample.received - at) <= MAX_AGE_S else sample.received

@@ -1,4 +1,4 @@
-"""Columns and keys of the telemetry tables (migrations 0002 to 0007), and a batch of rows on its way into them."""
+"""Columns and keys of the telemetry tables (migrations 0002 to 0009), and a batch of rows on its way into them."""
 
 from __future__ import annotations
 
@@ -91,8 +91,15 @@ REQUEST = Table(
         *("id", "at", "router", "model", "path", "reason", "status", "outcome", "stream", "prefill_engine", "decode_engine"),
         *("prefill_ms", "handoff_ms", "ttft_ms", "total_ms", "itl_ms", "prompt_tokens", "output_tokens", "cached_tokens"),
         *("kv_bytes", "retries", "queue_ms", "resumes", "weight", "session", "arm", "passed", "team", "api_key"),
+        "others_told",
     ),
 )
+USAGE = Table(
+    "telemetry_usage",
+    ("router", "model", "team", "api_key", "at"),
+    ("router", "model", "team", "api_key", "at", "requests", "prompt_tokens", "output_tokens", "cached_tokens"),
+)
+"""Of requests without a row of their own."""
 PAIR_MINUTE = Table(
     "telemetry_pair_minute",
     ("model", "at", "prefill", "decode"),
@@ -119,7 +126,7 @@ USAGE_HOUR = Table(
     (*("model", "team", "api_key", "at", "requests", "estimated", "prompt_tokens", "output_tokens", "cached_tokens"),),
 )
 ALL = (
-    *(NODE_SECOND, GPU_MINUTE, ENGINE_10S, POOL_MINUTE, MODEL_MINUTE, PAIR_MINUTE, REQUEST),
+    *(NODE_SECOND, GPU_MINUTE, ENGINE_10S, POOL_MINUTE, MODEL_MINUTE, PAIR_MINUTE, REQUEST, USAGE),
     *(MODEL_HOUR, POOL_HOUR, PAIR_HOUR, COST_HOUR, USAGE_HOUR),
 )
 

@@ -20,9 +20,10 @@ from controlplane.core.protocol import (
     RecordKind,
     RequestRow,
     RouterRow,
+    UsageRow,
 )
 
-Row = GpuRow | EngineRow | NodeRow | RouterRow | RequestRow
+Row = GpuRow | EngineRow | NodeRow | RouterRow | RequestRow | UsageRow
 
 
 class Source:

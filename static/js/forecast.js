@@ -59,7 +59,7 @@ function rowsFor(slo, then) {
 }
 
 // [kind of say, words] on a figure, the limit first.
-function verdict({ limit, busy, words }, now, then, interval) {
+export function verdict({ limit, busy, words }, now, then, interval) {
   if (then == null) return ["idle", MISSING];
   const high = interval?.[1] ?? then;
   if (limit && then > limit) return ["bad", gettext("over %(limit)s", { limit: words(limit) })];
@@ -69,7 +69,7 @@ function verdict({ limit, busy, words }, now, then, interval) {
   return then < now ? ["ok", gettext("lower")] : ["idle", gettext("higher")];
 }
 
-function range(now, then, interval, limit) {
+export function range(now, then, interval, limit) {
   const [low, high] = interval ?? [then, then];
   const most = 1.15 * Math.max(now ?? 0, high, limit ?? 0, 1e-9);
   const x = (value) => Math.round((2000 * value) / most) / 10;
@@ -80,7 +80,7 @@ function range(now, then, interval, limit) {
 }
 
 // "1.31 – 1.72 s": the unit once, unless they differ.
-function between(low, high) {
+export function between(low, high) {
   const unit = / \S+$/.exec(high)?.[0] ?? "";
   return `${unit && low.endsWith(unit) ? low.slice(0, -unit.length) : low} – ${high}`;
 }

@@ -7,6 +7,7 @@ import { follow } from "./follow.js";
 import { clock, day, utc } from "./format.js";
 import { gettext } from "./i18n.js";
 import { key } from "./keys.js";
+import { makeFilters, makeFoot } from "./listpage.js";
 import { isOver, outcomeOf, progress, stateOf, stateWord, subjectOf, verbOf, verbWord } from "./opwords.js";
 import { guard } from "./panels.js";
 import { say } from "./say.js";
@@ -27,20 +28,6 @@ const FILTERS = [
   ["state", gettext("Outcome"), stateWord],
   ["actor", gettext("Who"), (name) => name],
 ];
-
-function makeFilters() {
-  const form = byId("filters");
-  for (const [name, words, show] of FILTERS) {
-    const options = [el("option", { value: "" }, gettext("all")), ...first.choices[name].map((value) => el("option", { value, selected: value === first.asked[name] }, show(value)))];
-    const select = el("select", { name, class: "pick" }, ...options);
-    select.addEventListener("change", () => {
-      for (const input of form.elements) if (!input.value) input.disabled = true; // an address without empty filters
-      form.submit();
-    });
-    form.append(el("label", { class: "field" }, words, select));
-  }
-  if (Object.values(first.asked).some(Boolean)) form.append(el("a", { class: "btn small", href: form.action }, gettext("Show all")));
-}
 
 const matches = (row) => FILTERS.every(([name]) => !first.asked[name] || row[name] === first.asked[name]);
 
@@ -119,21 +106,9 @@ function paintAll({ down }) {
 }
 const paint = guard(byId("list"), paintAll);
 
-function makeFoot() {
-  const query = new URLSearchParams(Object.entries(first.asked).filter(([, value]) => value));
-  const nodes = [];
-  if (!first.newest) nodes.push(el("a", { class: "btn small", href: `?${query}` }, gettext("Newest")));
-  if (first.more) {
-    query.set("before", Math.min(...first.rows.map((row) => row.number)));
-    nodes.push(el("a", { class: "btn small", href: `?${query}` }, gettext("Older")));
-  }
-  byId("foot").replaceChildren(...nodes.flatMap((node) => [node, " "]));
-  hide(byId("foot"), nodes.length === 0);
-}
-
 byId("take").append(takeAway(gettext("operations"), () => "/data/fleet/operations"));
-makeFilters();
-makeFoot();
+makeFilters(byId("filters"), FILTERS, first);
+makeFoot(byId("foot"), first, Math.min(...first.rows.map((row) => row.number)));
 key("j", () => move(1));
 key("k", () => move(-1));
 key("Enter", () => chosen && !isOpen() && location.assign(`/operations/${chosen}`));

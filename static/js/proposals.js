@@ -6,6 +6,7 @@ import { attr, el, hide, keyed, text } from "./dom.js";
 import { follow } from "./follow.js";
 import { clock, day, latencyText, roughly, utc } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
+import { askedQuery, makeFilters, makeFoot } from "./listpage.js";
 import { guard, paintStale } from "./panels.js";
 import { accuracyWords, causeWord, changeWords, holdOf, LEVELS, stateOf, stateWord } from "./proposalwords.js";
 import { announce, say } from "./say.js";
@@ -25,20 +26,6 @@ const FILTERS = [
   ["model", gettext("Model"), (name) => name],
   ["state", gettext("State"), stateWord],
 ];
-
-function makeFilters() {
-  const form = byId("filters");
-  for (const [name, words, show] of FILTERS) {
-    const options = [el("option", { value: "" }, gettext("all")), ...first.choices[name].map((value) => el("option", { value, selected: value === first.asked[name] }, show(value)))];
-    const select = el("select", { name, class: "pick" }, ...options);
-    select.addEventListener("change", () => {
-      for (const input of form.elements) if (!input.value) input.disabled = true; // an address without empty filters
-      form.submit();
-    });
-    form.append(el("label", { class: "field" }, words, select));
-  }
-  if (Object.values(first.asked).some(Boolean)) form.append(el("a", { class: "btn small", href: form.action }, gettext("Show all")));
-}
 
 const matches = (row) => (!first.asked.model || [row.model, row.giver].includes(first.asked.model)) && (!first.asked.state || row.state === first.asked.state);
 
@@ -164,20 +151,8 @@ function paintAll({ cut, down }) {
 }
 const paint = guard(byId("waiting-none"), paintAll);
 
-function makeFoot() {
-  const query = new URLSearchParams(Object.entries(first.asked).filter(([, value]) => value));
-  const nodes = [];
-  if (!first.newest) nodes.push(el("a", { class: "btn small", href: `?${query}` }, gettext("Newest")));
-  if (first.more) {
-    query.set("before", Math.min(...first.rows.filter((row) => row.state !== "open").map((row) => row.number)));
-    nodes.push(el("a", { class: "btn small", href: `?${query}` }, gettext("Older")));
-  }
-  byId("foot").replaceChildren(...nodes.flatMap((node) => [node, " "]));
-  hide(byId("foot"), nodes.length === 0);
-}
-
-byId("take").append(takeAway(gettext("proposals"), () => `/data/proposals?${new URLSearchParams(Object.entries(first.asked).filter(([, value]) => value))}`));
-makeFilters();
-makeFoot();
+byId("take").append(takeAway(gettext("proposals"), () => `/data/proposals?${askedQuery(first.asked)}`));
+makeFilters(byId("filters"), FILTERS, first);
+makeFoot(byId("foot"), first, Math.min(...first.rows.filter((row) => row.state !== "open").map((row) => row.number)));
 walk("#waiting tbody tr, #planners tbody tr, #ended tbody tr");
 feeds.repaint();

@@ -1,5 +1,6 @@
 // The parts of a proposal's page: what changes, the figures, the inputs, the alternatives, the other model, what came of it.
-import { el, svg } from "./dom.js";
+import { el } from "./dom.js";
+import { between, range, verdict } from "./forecast.js";
 import { clockSeconds, latencyText, MISSING, number, percent, rate, span } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { MODES, roleWord } from "./opwords.js";
@@ -32,26 +33,11 @@ export function changeNodes({ row, proposal }) {
 }
 
 // ---- present against predicted, with the interval of the predictions' own error
-function rangeMark(now, then, [low, high], limit) {
-  const most = 1.15 * Math.max(now ?? 0, high, limit ?? 0, 1e-9);
-  const x = (value) => Math.round((2000 * Math.min(value, most)) / most) / 10;
-  const marks = [svg("path", { class: "grid", d: "M0 9H200" }), svg("rect", { class: "band", x: x(low), y: 4, width: Math.max(1, x(high) - x(low)), height: 10 }), svg("rect", { class: "then", x: x(then) - 1.5, y: 2, width: 3, height: 14 })];
-  if (now != null) marks.push(svg("path", { class: "now", d: `M${x(now)} 4v10` }));
-  if (limit) marks.push(svg("path", { class: "lim", d: `M${x(limit)} 0v18` }));
-  return svg("svg", { class: "range", viewBox: "0 0 200 18", preserveAspectRatio: "none", "aria-hidden": "true" }, ...marks);
-}
-
-function verdictOn(then, limit, high) {
-  if (then == null) return ["bad", gettext("cannot keep up")];
-  if (then > limit) return ["bad", gettext("over %(limit)s", { limit: latencyText(limit) })];
-  return high > limit ? ["warn", gettext("upper end over %(limit)s", { limit: latencyText(limit) })] : ["ok", gettext("under SLO %(limit)s", { limit: latencyText(limit) })];
-}
-
 function latencyLine(name, key, limit, now, then) {
   const value = then[key];
-  const [low, high] = value == null ? [0, Infinity] : [value * (1 - then.error), value * (1 + then.error)];
-  const [kind, words] = verdictOn(value, limit, high);
-  return el("tr", {}, el("td", {}, name), el("td", { class: "r now" }, late(now[key])), el("td", { class: "r then" }, late(value)), el("td", { class: "r soft" }, value == null ? MISSING : `${latencyText(low)} – ${latencyText(high)}`), el("td", { class: "rc opt" }, value == null ? null : rangeMark(now[key], value, [low, high], limit)), el("td", {}, el("span", { class: `say ${kind}` }, words)));
+  const interval = value == null ? null : [value * (1 - then.error), value * (1 + then.error)];
+  const [kind, words] = interval ? verdict({ limit, words: latencyText }, now[key], value, interval) : ["bad", gettext("cannot keep up")];
+  return el("tr", {}, el("td", {}, name), el("td", { class: "r now" }, late(now[key])), el("td", { class: "r then" }, late(value)), el("td", { class: "r soft" }, interval ? between(...interval.map(latencyText)) : MISSING), el("td", { class: "rc opt" }, interval && range(now[key], value, interval, limit)), el("td", {}, el("span", { class: `say ${kind}` }, words)));
 }
 
 const plainLine = (name, now, then, note = "") => el("tr", {}, el("td", {}, name), el("td", { class: "r now" }, now), el("td", { class: "r then" }, then), el("td", { class: "r soft" }, MISSING), el("td", { class: "rc opt" }), el("td", { class: "soft" }, note));
@@ -78,30 +64,34 @@ export const figuresNodes = ({ proposal, model }) => [estimateTable("figures-tit
 // ---- inputs
 const pair = (name, ...value) => [el("dt", {}, name), el("dd", {}, ...value)];
 
-function mixBars(mix) {
-  const cells = [...(mix?.cells ?? [])].sort((a, b) => b.requests - a.requests);
-  const total = cells.reduce((sum, cell) => sum + cell.requests, 0);
+// Kinds of request, the commonest first: a cell is stored as [requests, prompt tokens, answer tokens, cached ones].
+const cellsOf = (mix) => (mix?.cells ?? []).map(([requests, prompt, answer]) => ({ requests, prompt, answer })).sort((a, b) => b.requests - a.requests);
+const sum = (cells, of) => cells.reduce((total, cell) => total + of(cell), 0);
+
+function mixRows(cells) {
+  const total = sum(cells, (cell) => cell.requests);
   if (!total) return [];
-  const rows = cells.slice(0, 6).map((cell) => el("tr", {}, el("td", { class: "r num" }, number(Math.round(cell.prompt_tokens))), el("td", { class: "r num" }, number(Math.round(cell.output_tokens))), el("td", { class: "r num" }, share(cell.requests / total))));
+  const rows = cells.slice(0, 6).map((cell) => el("tr", {}, el("td", { class: "r num" }, number(Math.round(cell.prompt))), el("td", { class: "r num" }, number(Math.round(cell.answer))), el("td", { class: "r num" }, share(cell.requests / total))));
   const rest = cells.length > 6 ? [el("p", { class: "panel-foot" }, ngettext("and %(n)s more kind of request", "and %(n)s more kinds of request", cells.length - 6, { n: number(cells.length - 6) }))] : [];
   return [scroll("inputs-title", el("table", { class: "table" }, head([gettext("prompt, tokens"), "r"], [gettext("answer, tokens"), "r"], [gettext("of requests"), "r"]), el("tbody", {}, ...rows))), ...rest];
 }
 
 export function inputNodes({ proposal: { inputs } }) {
   if (inputs.rate == null) return [emptied(gettext("Not kept"), gettext("What this proposal was made from was not kept."))];
-  const total = (inputs.mix?.cells ?? []).reduce((sum, cell) => sum + cell.requests, 0);
-  const mean = (name) => (total ? number(Math.round(inputs.mix.cells.reduce((sum, cell) => sum + cell.requests * cell[name], 0) / total)) : MISSING);
+  const cells = cellsOf(inputs.mix);
+  const total = sum(cells, (cell) => cell.requests);
+  const mean = (name) => (total ? number(Math.round(sum(cells, (cell) => cell.requests * cell[name]) / total)) : MISSING);
   const list = [
     ...pair(gettext("window"), ngettext("%(span)s, %(n)s request", "%(span)s, %(n)s requests", inputs.samples, { span: span(inputs.window_s), n: number(inputs.samples) })),
     ...pair(gettext("load"), gettext("%(n)s req/s", { n: rate(inputs.rate) })),
     ...pair(gettext("expected"), gettext("%(n)s req/s (%(low)s – %(high)s)", { n: rate(inputs.expected_rate), low: rate(inputs.expected_low), high: rate(inputs.expected_high) })),
     ...(inputs.peak ? pair(gettext("known peak"), inputs.peak) : []),
-    ...pair(gettext("mean lengths"), gettext("%(prompt)s in, %(answer)s out", { prompt: mean("prompt_tokens"), answer: mean("output_tokens") })),
+    ...pair(gettext("mean lengths"), gettext("%(prompt)s in, %(answer)s out", { prompt: mean("prompt"), answer: mean("answer") })),
     ...pair(gettext("burst"), gettext("%(n)s × Poisson", { n: number(inputs.burst, 1) })),
     ...pair(gettext("seen by users"), gettext("TTFT p99 %(ttft)s, ITL p99 %(itl)s", { ttft: latencyText(inputs.ttft_p99_ms), itl: latencyText(inputs.itl_p99_ms) })),
     ...pair(gettext("engines against the model"), gettext("prefill × %(prefill)s, decode × %(decode)s", { prefill: number(inputs.prefill_correction, 2), decode: number(inputs.decode_correction, 2) })),
   ];
-  return [el("div", { class: "body" }, el("dl", { class: "kv" }, ...list)), ...mixBars(inputs.mix)];
+  return [el("div", { class: "body" }, el("dl", { class: "kv" }, ...list)), ...mixRows(cells)];
 }
 
 export const inputsAt = ({ proposal: { inputs } }) => (inputs.at_s == null ? "" : clockSeconds(inputs.at_s));

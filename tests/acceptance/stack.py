@@ -71,6 +71,8 @@ class Stack:
     def __init__(self, state: Path, fleet: str) -> None:
         self.state = state
         self.fleet = fleet
+        self.prefix: list[str] = []
+        """What comes before each command: how another machine is entered."""
 
     # --- running it
 
@@ -78,7 +80,7 @@ class Stack:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TWINPOOL_")}
         environment.pop("DJANGO_SETTINGS_MODULE", None)
         done = subprocess.run(
-            [sys.executable, "manage.py", *arguments],
+            [*self.prefix, sys.executable, "manage.py", *arguments],
             cwd=ROOT,
             env=environment | {names.ENV_STATE: str(self.state)},
             stdin=subprocess.DEVNULL,

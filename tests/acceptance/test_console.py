@@ -24,6 +24,11 @@ MODEL = "llama-3.1-70b"
 SERIOUS = ("serious", "critical")
 CONTRAST = "color-contrast"
 """The rule that takes longest, and the only one to which colors matter."""
+PROPOSE = f"""
+from controlplane.fleet.models import Model
+from tests.integration.proposal_rows import carried_out
+print(carried_out(Model.objects.get(name={MODEL!r})).pk)
+"""
 LIGHT = "document.documentElement.dataset.theme = 'light'"
 
 
@@ -36,7 +41,8 @@ def pages(demo: Stack) -> dict[str, str]:
     until(lambda: demo.rows("SELECT count(*) FROM telemetry_request")[0][0] >= 3, what="the requests are stored")
     engine = demo.rows("SELECT id FROM fleet_engine WHERE state = 'ready' ORDER BY id LIMIT 1")[0][0]
     operation = demo.rows("SELECT max(id) FROM fleet_operation")[0][0]
-    return places(engine, operation, MODEL)
+    proposal = demo.manage("shell", "-c", PROPOSE).stdout.split()[-1]
+    return places(engine, operation, MODEL) | {"proposal": f"/proposals/{proposal}"}
 
 
 @pytest.fixture(scope="module")

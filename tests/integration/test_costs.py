@@ -15,7 +15,7 @@ from django.db import connection
 from controlplane.control.actions import remove_price, set_price
 from controlplane.control.actor import Actor
 from controlplane.control.refused import Refused
-from controlplane.core.protocol import GpuRow
+from controlplane.core.protocol import GpuRow, UsageRow
 from controlplane.fleet.models import AuditEntry, Gpu, GpuPrice, InferenceKey, Node
 from controlplane.telemetry.cost_hours import LONGEST_REQUEST_S, roll_up_costs
 from controlplane.telemetry.hours import SETTLED_S, write_rows
@@ -118,6 +118,26 @@ def test_usage_is_by_key_team_and_model_and_says_what_is_estimated(gpus: None) -
         ("search", "web-1", 11, 9, 550, 33),
     ]
     assert [each.cached_tokens for each in found] == [0, 0, 20]
+
+
+def test_usage_is_exact_where_a_busy_router_told_the_sums_of_the_requests_that_have_no_row(gpus: None) -> None:
+    InferenceKey.objects.create(name="web-1", team="search", sha256=KEY)
+    recorder = Recorder(FLEET)
+    known = {"team": "search", "api_key": KEY[:16]}
+    row = request_row("a", "llama", NOON + 9, cached_tokens=20, weight=10, others_told=True, **known)
+    sums = UsageRow(NOON + 9.5, "llama", "search", KEY[:16], 9, 4321, 77, 11)
+    for _ in range(2):  # read again after a restart of ingest
+        recorder.take(NOON + 10, "request", row)
+        recorder.take(NOON + 10, "usage", sums, UsageRow(NOON + 9.5, "llama", "", "", 2, 30, 4, 0))
+    recorder.take(NOON + HOUR_S + 1, "usage", UsageRow(NOON + HOUR_S + 0.5, "llama", "", "", 1, 1, 1, 0))
+    recorder.write(NOON + HOUR_S + SETTLED_S)
+    roll_up_costs(recorder.partitions, at_once=1)
+    found = {each.key: each for each in november().usage}
+    exact = found["web-1"]
+    assert (exact.requests, exact.estimated, exact.prompt_tokens, exact.output_tokens, exact.cached_tokens) == (
+        *(10, 0, 4371, 80, 31),
+    )
+    assert (found[""].requests, found[""].prompt_tokens) == (2, 30)
 
 
 def test_a_request_counts_in_the_hour_in_which_it_ended_and_only_there(gpus: None) -> None:

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 from celery.exceptions import TimeoutError as NoAnswer
 from django.utils import timezone
 
+from controlplane.common.jointoken import JoinToken, with_user, without_user
 from controlplane.control import actions, commands
 from controlplane.control.admission import Admission
 from controlplane.control.refused import Refused
 from controlplane.core import joining, names
 from controlplane.fleet import models
-from controlplane.stack.asking import with_user
-from controlplane.stack.join import without_user
-from controlplane.stack.jointoken import JoinToken
 from tests.integration.control_kit import ANN, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).parents[2]
+TLS = Path(__file__).parents[1] / "data" / "tls"
 
 
 @pytest.fixture
@@ -254,3 +257,57 @@ def test_an_agent_that_was_killed_before_its_answer_came_gets_it_again(
     with joining_agent(tmp_path / "a", token.text()):
         until("heard", passing(admission, lambda: tells(valkey, "a")))
     assert models.AuditEntry.objects.filter(verb="join").count() == 1
+
+
+@contextmanager
+def tls_before(valkey_url: str) -> Iterator[int]:
+    """A port at which the same Valkey speaks TLS (this build of it has none): what is in between ends TLS, nothing else."""
+    there = urlsplit(valkey_url)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem")
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while part := await reader.read(65536):
+                writer.write(part)
+                await writer.drain()
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection(there.hostname, there.port)
+        await asyncio.gather(pass_on(reader, outer), pass_on(inner, writer))
+
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(connected, "127.0.0.1", 0, ssl=context))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def end() -> None:
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        asyncio.run_coroutine_threadsafe(end(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_a_node_joins_and_obeys_over_tls_and_only_where_the_certificate_is_right(
+    admission: Admission, valkey: redis.Redis, valkey_url: str, tmp_path: Path
+) -> None:
+    with tls_before(valkey_url) as port:
+        token = new_token(f"rediss://localhost:{port}/0?ssl_ca_certs={TLS / 'ca.pem'}", "a")
+        with joining_agent(tmp_path / "a", token.text()):
+            until("heard", passing(admission, lambda: tells(valkey, "a")))
+            answered = until("taking commands", lambda: answer_of("a"))
+            assert "there is no engine" in answered["error"]
+        untrusted = new_token(f"rediss://localhost:{port}/0", "b")
+        with joining_agent(tmp_path / "b", untrusted.text()):
+            until("refused", passing(admission, lambda: "CERTIFICATE_VERIFY_FAILED" in said(tmp_path / "b")))
+        assert models.JoinToken.objects.get(pk=untrusted.id).used_at is None

@@ -12,6 +12,7 @@ from controlplane.core.codec import decode, encode
 from controlplane.core.protocol import ITL_BOUNDS_MS, RequestRow, Slo
 from controlplane.router.record import gap_counts
 from controlplane.router.sampling import Sampler
+from controlplane.router.usage import Usage
 from tests.integration import router_engine as act
 from tests.integration.router_kit import QUICK, TEXT, Kit, fakes, pair, running, split_model, whole_model
 
@@ -69,6 +70,19 @@ def test_gaps_are_counted_by_their_bounds() -> None:
     counts = gap_counts([0.5, 1.0, 1.1, 4000.0], [])
     assert (counts[0], counts[1], counts[-1], sum(counts)) == (2, 1, 1, 4)
     assert gap_counts([1.0], counts) == (3, *counts[1:])
+
+
+async def test_what_requests_without_a_record_used_is_told_too(tmp_path: Path) -> None:
+    async with pair(tmp_path, prefills=1) as two:
+        rows, others = rows_of(two.kit), list[tuple[str, Usage]]()
+        two.kit.router.telemetry.untold = lambda model, _team, _key, used: others.append((model, used))  # type: ignore[method-assign, misc]
+        two.kit.router.sampler.weight = lambda must: 3 if len(rows) + len(others) == 2 else 0  # type: ignore[method-assign]
+        for _ in range(4):
+            await two.kit.events({**TEXT, "max_tokens": 7})
+        (row,) = rows
+        assert row.weight == 3 and row.others_told
+        assert [model for model, _ in others] == [row.model] * 3
+        assert {(used.prompt, used.output) for _, used in others} == {(row.prompt_tokens, 7)}
 
 
 async def test_counts_per_engine_and_pair_are_exact(tmp_path: Path) -> None:

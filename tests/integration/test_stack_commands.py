@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import redis
 
+from controlplane.common.jointoken import Joined
 from controlplane.common.valkey import away
 from controlplane.core.codec import encode
 from controlplane.stack import endpoints
 from controlplane.stack.commands import _django
 from controlplane.stack.errors import StackError
 from controlplane.stack.folder import StateFolder
-from controlplane.stack.jointoken import Joined
 from controlplane.stack.ports import free_port
 from controlplane.stack.postgres import EmbeddedPostgres
 from controlplane.stack.testing import StartedValkey

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -31,8 +32,12 @@ from controlplane.fleet.models import Engine, Gpu, Model, Node, Operation, Pool,
 from controlplane.stack.ports import free_port
 from controlplane.stack.postgres import EmbeddedPostgres
 from controlplane.stack.testing import StartedValkey
-from controlplane.telemetry import fleet_view
+from controlplane.telemetry import fleet_view, stream
+from controlplane.telemetry.buffer import Buffer
+from controlplane.telemetry.intake import Intake, Refusals, position_time
+from controlplane.telemetry.keeper import Keeper
 from controlplane.telemetry.testing import Source, engine_row, histogram, request_row
+from controlplane.telemetry.upkeep import Upkeep
 from tests.integration.ingest_kit import ROOT, WITHIN_S, Ingest, until
 from tests.metrics_pages import Page
 
@@ -225,6 +230,39 @@ def test_killed_again_and_again_it_stores_every_second_once(
     assert one(tokens.format("telemetry_pool_minute"), start, stop) == 1200
     assert one("SELECT sum(ok) FROM telemetry_model_minute WHERE at >= %s AND at < %s", start, stop) == 120
     assert one("SELECT count(DISTINCT id) FROM telemetry_request") == sender.requests
+
+
+def test_what_the_live_side_reads_again_after_a_restart_is_not_counted_again(
+    fleet: dict[str, Any], valkey: redis.Redis
+) -> None:
+    """It begins ten minutes back, who stores two minutes: one may be long done with what the other still brings."""
+    sender = Fleet(valkey)
+    end = (time.time() // 60) * 60 - 200
+    sender.history(150, end)
+    buffer, upkeep = Buffer(), Upkeep(threading.Event())
+    upkeep.view = fleet_view.read()
+    keeper = Keeper(buffer, Refusals(), threading.Event(), upkeep)
+    follower, position = Intake(Refusals()), "0-0"
+    keeper.tick()
+    for second in range(100):
+        sender.second(end + second)
+        if entries := stream.read_page(valkey, position)[:30]:
+            position = entries[-1][0]
+            buffer.put(follower.take(entries).samples, position, position_time(position))
+        if second % 3 == 0:
+            keeper.tick()
+    while entries := stream.read_page(valkey, position):
+        position = entries[-1][0]
+        buffer.put(follower.take(entries).samples, position, position_time(position))
+    buffer.put([], position, end + 200)
+    for _ in range(2):
+        keeper.tick()
+
+    assert one("SELECT count(*) FROM telemetry_request") == sender.requests == 250
+    assert one("SELECT sum(ok) FROM telemetry_model_minute") == 250
+    assert one("SELECT sum(samples) FROM telemetry_gpu_minute") == 4 * 250
+    assert one("SELECT sum(samples) FROM telemetry_engine_10s") == 2 * 250
+    assert one("SELECT count(*) FROM telemetry_node_second") == 250
 
 
 def test_without_postgresql_live_rows_go_on_and_the_stream_keeps_the_rest(

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from django.core.management import CommandError, call_command
 from pydantic import SecretStr
 
+from controlplane.common.jointoken import JoinToken, read_token
 from controlplane.core import joining, names
 from controlplane.core.codec import encode
 from controlplane.core.protocol import VERSION, EngineRoute, ModelRoute, RoutingTable
 from controlplane.fleet.models import JoinToken as JoinTokenRow
 from controlplane.settings import _database
-from controlplane.stack.jointoken import JoinToken, read_token
 from controlplane.stack.services import ROOT
 from controlplane.stack.testing import SERVERS
 from tests.integration.router_process import router_process
@@ -51,7 +52,9 @@ def test_a_router_is_not_told_nonsense() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_token_is_made_where_the_environment_alone_names_the_servers(valkey_url: str, tmp_path: Path) -> None:
+def test_a_token_is_made_where_the_environment_alone_names_the_servers(
+    valkey_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     env = {name: value for name, value in os.environ.items() if name != names.ENV_STATE}
     env |= {names.ENV_STATE: str(tmp_path), names.ENV_FLEET_SECRET_FILE: str(SERVERS.state.fleet_key)}
     made = manage(env, "join-token", "gpu-1", "--address", "valkey.internal:6379", "--hours", "2")
@@ -60,11 +63,12 @@ def test_a_token_is_made_where_the_environment_alone_names_the_servers(valkey_ur
     assert isinstance(token, JoinToken) and (token.id, token.node) == (row.pk, row.node.name)
     assert token.secret == joining.token_secret(SERVERS.state.fleet_secret(), row.pk, row.salt).hex()
     assert token.valkey_url == "redis://valkey.internal:6379/0"
-    listed = json.loads(manage(env, "list_join_tokens").stdout)
+    call_command("list_join_tokens")
+    listed = json.loads(capsys.readouterr().out)
     assert (listed["token"], listed["node"], listed["state"]) == (row.pk, "gpu-1", "valid")
-    assert manage(env, "revoke_join_token", str(row.pk)).returncode == 0
-    assert json.loads(manage(env, "list_join_tokens").stdout)["state"] == "revoked"
-    assert "revoked already" in manage(env, "revoke_join_token", str(row.pk)).stderr
+    call_command("revoke_join_token", row.pk)
+    with pytest.raises(CommandError, match="revoked already"):
+        call_command("revoke_join_token", row.pk)
     refused = manage(env | {names.ENV_FLEET_SECRET_FILE: str(tmp_path / "none")}, "join-token", "gpu-1")
     assert refused.returncode == 1 and refused.stderr.count("\n") == 1 and "the fleet secret" in refused.stderr
     refused = manage(env | {names.ENV_DATABASE_URL: "postgresql://x@127.0.0.1:1/x"}, "join-token", "gpu-1")

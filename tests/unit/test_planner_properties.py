@@ -7,7 +7,10 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from controlplane.core.backlog import Traffic
+from controlplane.core.backlog_pools import Minute
 from controlplane.core.planner import FleetNow, Guards, ModelNow, needed_gpus, propose
+from controlplane.core.planner_search import Search
 from controlplane.core.workload import Cell, Mix, Seen, merged_mix, mix_of
 from tests.planner_kit import NOW, pool, shape, split, whole, windows
 
@@ -94,6 +97,24 @@ def test_more_load_never_needs_fewer_gpus(rate: float, factor: float, mix: Mix, 
     less, more = needed_gpus(model, rate, mix), needed_gpus(model, rate * factor, mix)
     assert less is not None
     assert more is None or more >= less
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(RATES, min_size=1, max_size=6), st.floats(1, 9), st.floats(1.05, 4), MIXES, st.booleans())
+def test_more_of_an_uneven_load_never_needs_fewer_gpus(
+    rates: list[float], burst: float, factor: float, mix: Mix, together: bool
+) -> None:
+    model = whole(1, windows(1.0, mix)) if together else split(1, 1, windows(1.0, mix))
+    minutes = tuple(Minute(60.0, rate, burst, mix, 1.0) for rate in rates)
+    mean = sum(rates) / len(rates)
+    search = Search(model, mix, burst, traffic=Traffic(minutes, mean))
+
+    def needed(rate: float) -> int | None:
+        room = {"h100-sxm": 4096}
+        return min((each.estimate.gpus for each in search.smallest(model.mode, rate, room)), default=None)
+
+    less, more = needed(mean), needed(mean * factor)
+    assert more is None or (less is not None and more >= less)
 
 
 @settings(max_examples=50, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import math
 from typing import Any
@@ -13,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.telemetry.queries.exports import (
+    Table,
     all_series,
+    csv_file,
     csv_lines,
     figures_table,
     json_document,
@@ -167,3 +170,15 @@ def test_a_chart_s_table_has_a_row_per_time_and_keeps_gaps_empty() -> None:
         ["1970-01-01T00:01:00Z", "", "", "", ""],
     ]
     assert utc(1.5) == "1970-01-01T00:00:01.500Z"
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "\uff201"])
+def test_no_text_of_a_file_is_a_formula_to_a_spreadsheet(name: str) -> None:
+    head, row = list(csv.reader(io.StringIO(csv_file(Table([name], [""], [[name]])).lstrip("\ufeff"))))
+    assert head == row == [f"'{name}"]
+    assert list(csv.reader(csv_lines(Table(["x"], [""], [[-1.5]]))))[1] == ["-1.5"], "numbers stay numbers"
+
+
+def test_a_file_with_other_letters_says_that_it_is_utf_8() -> None:
+    assert csv_file(Table(["team"], [""], [["Đội tìm kiếm"]])).startswith("\ufeffteam\r\n")
+    assert csv_file(Table(["team"], [""], [["search"]])) == "team\r\nsearch\r\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.codec import decode
-from controlplane.core.protocol import Record, RequestRow, RouterRow
+from controlplane.core.protocol import Record, RequestRow, RouterRow, UsageRow
 from controlplane.router import bodies, expiry, fields, framing, sse, telemetry, usage
 from controlplane.router.breaker import Breaker
 from controlplane.router.errors import ApiError
@@ -329,6 +330,37 @@ def test_what_does_not_fit_is_dropped_and_counted() -> None:
     for number in range(telemetry.KEPT_ROWS + 7):
         outbox.request(request_row(number))
     assert outbox.dropped == 7
+
+
+def used(message: bytes | None) -> list[UsageRow]:
+    record = decode(Record, msgpack.unpackb(message or b""))
+    assert record.kind == "usage"
+    return [decode(UsageRow, row) for row in record.rows]
+
+
+def test_what_untold_requests_used_is_sent_as_sums_and_nothing_of_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "KEPT_ROWS", 2)
+    outbox = Outbox("r")
+    for tokens in (100, 23):
+        outbox.untold("m", "search", "k1", usage.Usage(tokens, 2, 500, None))
+    outbox.untold("n", "", "", usage.Usage())
+    message = outbox.next_message()
+    first, second = used(message)
+    assert first == UsageRow(first.at, "m", "search", "k1", 2, 123, 4, 123) and second == UsageRow(
+        first.at, "n", "", "", 1, 0, 0, 0
+    )
+    outbox.untold("m", "search", "k1", usage.Usage(7, 1))
+    assert outbox.next_message() == message, "the same until it is confirmed"
+    outbox.confirmed()
+    monkeypatch.setattr(telemetry, "UNTOLD_EVERY_S", 1e9)
+    assert outbox.next_message() is None, "not before its second"
+    (third,) = used(outbox.next_message(last=True))
+    assert (third.requests, third.prompt_tokens) == (1, 7) and third.at > first.at
+    outbox.confirmed()
+    for outcome, prompt in (("ok", 10), ("client_error", 99), ("ok", 1), ("ok", 1)):
+        outbox.request(replace(request_row(1), outcome=outcome, prompt_tokens=prompt, output_tokens=3))  # type: ignore[arg-type]
+    (dropped,) = used(outbox.next_message(last=True))
+    assert outbox.dropped == 2 and (dropped.requests, dropped.prompt_tokens, dropped.output_tokens) == (1, 10, 3)
 
 
 # --- usage and expiry ---

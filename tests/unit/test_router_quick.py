@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import Coroutine
 from typing import Any
 
@@ -320,3 +321,18 @@ async def test_events_gather_only_while_there_are_many_streams() -> None:
         assert gathering.begun is begun
     await asyncio.sleep(0.01)
     assert not gathering.begun
+
+
+async def test_what_is_no_event_of_a_stream_ends_a_pause() -> None:
+    gathering = Gathering(Limits(gather_streams=1, gather_per_stream_s=600.0, gather_s=600.0))
+    gathering.streams = 1
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for heeded in (gathering.heed, gathering.ignore, gathering.heed, gathering.heed):
+            heeded(ours.fileno())
+        theirs.send(b"x")
+        gathering.begin()
+        await asyncio.sleep(0.01)
+        assert not gathering.begun
+    gathering.ignore(ours.fileno())  # closed, and gone
+    gathering.heed(-1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.common.jointoken import BadToken, Joined, JoinToken, join_url, read_token
 from controlplane.core import names
 from controlplane.core.codec import encode
 from controlplane.stack import endpoints, health, join, options, ports, run, targets
@@ -17,8 +18,7 @@ from controlplane.stack.endpoints import External
 from controlplane.stack.errors import StackError, explained
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.install_errors import explain
-from controlplane.stack.join import _joined, join_url
-from controlplane.stack.jointoken import Joined, JoinToken, read_token
+from controlplane.stack.join import _joined
 from controlplane.stack.output import LogFile, last_error
 from controlplane.stack.ports import free_port
 from controlplane.stack.services import PATIENCE_S, SOURCES, STOP_S, Service
@@ -149,7 +149,7 @@ TOKEN = JoinToken(1, "n", "ab" * 32, "redis://h:1/0")
 
 @pytest.mark.parametrize("text", ["", "x", "e30=", "W10=", "AAAA", TOKEN.text()[:40], "é"])
 def test_what_is_no_join_token_is_refused(text: str) -> None:
-    with pytest.raises(StackError, match="no join token"):
+    with pytest.raises(BadToken, match="no join token"):
         read_token(text)
 
 
@@ -175,7 +175,7 @@ def test_a_token_has_the_address_that_the_node_reaches_and_no_password(address: 
 
 @pytest.mark.parametrize("address", ["redis://x", "me@host", "host:port", "host:0", "a b", "host/1", ":7", "[::1", "h?x"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(StackError, match="is no address: write HOST"):
+    with pytest.raises(BadToken, match="is none: write HOST"):
         join_url("redis://:pw@127.0.0.1:6379/0", address)
 
 

@@ -14,8 +14,8 @@ SIGNATURES = (
 )
 
 
-def _wait(time: str) -> list[str]:
-    return [f"ALTER FUNCTION {signature} SET lock_timeout = '{time}'" for signature in SIGNATURES]
+def _wait(time: str) -> str:
+    return "; ".join(f"ALTER FUNCTION {signature} SET lock_timeout = '{time}'" for signature in SIGNATURES)
 
 
 class Migration(migrations.Migration):

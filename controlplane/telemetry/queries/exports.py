@@ -14,8 +14,9 @@ from typing import Any
 from controlplane.telemetry.queries.figures import Figure, LatencyHeat, LatencySeries, Series
 
 Cell = str | int | float | bool | None
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A text that begins so is a formula to a spreadsheet: it is written with an apostrophe before it."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""A text that begins so (also as wide signs of East Asian keyboards) is a formula to a spreadsheet: it is written with an
+apostrophe before it."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,16 @@ def all_series(item: Any) -> dict[str, Series | LatencySeries]:
 
 def csv_lines(table: Table) -> Iterator[str]:
     """Lines with their ends (RFC 4180). The head names each column with its unit: `ttft_p99 (ms)`."""
-    yield _line([f"{name} ({unit})" if unit else name for name, unit in zip(table.columns, table.units, strict=True)])
+    heads = (f"{name} ({unit})" if unit else name for name, unit in zip(table.columns, table.units, strict=True))
+    yield _line([_safe(head) for head in heads])
     for row in table.rows:
         yield _line([_safe(cell) for cell in row])
+
+
+def csv_file(table: Table) -> str:
+    """The whole file. One with other letters than ASCII begins with a mark by which spreadsheets know it as UTF-8."""
+    text = "".join(csv_lines(table))
+    return text if text.isascii() else f"\ufeff{text}"
 
 
 def json_document(table: Table) -> dict[str, Any]:

@@ -11,13 +11,14 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from controlplane.physics.commandline import PhysicsCommand, check_writable, progress, real
-from controlplane.physics.experiments import fieldpage, plannerday
+from controlplane.physics.experiments import fieldpage, plannerday, splitrank
 from controlplane.physics.experiments.daytraffic import DAY_S, HOUR_S, Hour
 from controlplane.physics.experiments.fieldrows import Finding, findings
 from controlplane.physics.experiments.fieldstory import field_story
 from controlplane.physics.traces import TraceRefused, read_trace
 
-EXPERIMENTS = ("field-story", "planner-day")
+EXPERIMENTS = ("field-story", "planner-day", "planner-splits")
+MOST_SETTINGS = 1000
 RECORDED = ("chat", "code", "documents")
 WIDTH = 118
 
@@ -27,13 +28,18 @@ class Command(PhysicsCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "name", choices=EXPERIMENTS, help="which one; field-story takes about a minute, planner-day ten of one core"
+            "name",
+            choices=EXPERIMENTS,
+            help="field-story takes about a minute, planner-day ten of one core, planner-splits five",
         )
         parser.add_argument("--json", action="store_true", help="print the document instead of the findings")
         parser.add_argument("--html", type=Path, metavar="FILE", help="field-story: write a page with charts")
-        group = parser.add_argument_group("planner-day", "an hour each of recorded traffic; docs/experiments/planner-day.md")
+        group = parser.add_argument_group(
+            "planner-day and planner-splits", "an hour each of recorded traffic; docs/experiments/planner-day.md"
+        )
         for kind in RECORDED:
             group.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"the trace of {kind}")
+        group.add_argument("--settings", type=int, default=20, metavar="N", help="planner-splits: so many; default 20")
         group.add_argument("--hours", type=real, default=DAY_S / HOUR_S, metavar="H", help="of virtual time, default 24")
         group.add_argument("--keep", type=Path, metavar="FILE", help="keep finished runs in it, and go on from there")
         group.add_argument(
@@ -48,6 +54,9 @@ class Command(PhysicsCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["name"] == "planner-day":
             self._planner_day(options)
+            return
+        if options["name"] == "planner-splits":
+            self._planner_splits(options)
             return
         target: Path | None = options["html"]
         if target:
@@ -80,10 +89,20 @@ class Command(PhysicsCommand):
             )
         self.stdout.write(json.dumps(document, indent=2) if options["json"] else plannerday.summary(document))
 
+    def _planner_splits(self, options: dict[str, Any]) -> None:
+        if not 1 <= options["settings"] <= MOST_SETTINGS:
+            raise CommandError(f"--settings must be from 1 to {MOST_SETTINGS}, got {options['settings']}")
+        hours = [_hour(kind, options[kind]) for kind in RECORDED]
+        with progress(shown=self.stderr.isatty()) as report:
+            document = splitrank.split_rank(hours, options["settings"], report)
+        self.stdout.write(json.dumps(document, indent=2) if options["json"] else splitrank.summary(document))
+
 
 def _hour(kind: str, path: Path | None) -> Hour:
     if path is None:
-        raise CommandError(f"planner-day needs recorded traffic: give --{', --'.join(RECORDED)} (docs/forecast.md: formats)")
+        raise CommandError(
+            f"this experiment needs recorded traffic: give --{', --'.join(RECORDED)} (docs/forecast.md: formats)"
+        )
     try:
         return Hour.of(kind, read_trace(path).arrivals, plannerday.MOST_PROMPT)
     except TraceRefused as refused:

@@ -1,0 +1,221 @@
+"""Upgrades a running fleet in place, as docs/deploy.md says, and counts lost requests: `bench upgrade --from COMMIT`.
+
+The version before runs from a checkout of its own (git worktree) with this environment's packages, beside PostgreSQL and
+Valkey: two routers, control, ingest, an agent with two simulated engines. Streams run all the time through what a proxy
+does: the next router if one refuses the connection. Step by step each process becomes this checkout's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from _servers import servers
+
+from controlplane.common.jointoken import Joined
+from controlplane.core import names, signing
+from controlplane.core.codec import encode
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = ROOT / "controlplane" / "physics" / "model_configs" / "qwen3-8b.json"
+BODY = {"model": "m", "max_tokens": 60, "ignore_eos": True, "stream": True}
+STREAMS = 4
+PATIENCE_S = 600.0
+CELERY = ("-m", "celery", "-A", "controlplane.celery", "worker", "-Q", "control", "-P", "threads", "-c", "4")
+
+
+@dataclass
+class Traffic:
+    """Streams one after the other on a few threads, through whichever routers are in rotation."""
+
+    routers: list[str] = field(default_factory=list)
+    ended: Counter[str] = field(default_factory=Counter)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        for number in itertools.count():
+            if self.stop.wait(0.2):
+                return
+            self.ended[self.one(f"{threading.get_ident()} asks {number}")] += 1
+
+    def one(self, prompt: str) -> str:
+        for url in (self.routers * 2)[hash(prompt) % len(self.routers) :]:
+            try:
+                with httpx.stream("POST", f"{url}/v1/completions", json=BODY | {"prompt": prompt}, timeout=120) as answer:
+                    lines = [line for line in answer.iter_lines() if line]
+                if (
+                    answer.status_code == 200
+                    and lines[-1] == "data: [DONE]"
+                    and not any('"error"' in line for line in lines)
+                ):
+                    return "whole"
+                return f"{answer.status_code} {lines[-1:]}"
+            except httpx.ConnectError:
+                continue
+            except httpx.HTTPError as error:
+                return type(error).__name__
+        return "no router"
+
+
+@dataclass
+class Fleet:
+    folder: Path
+    env: dict[str, str]
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, checkout: Path, *words: str, **more: str) -> None:
+        command, env = [sys.executable, *words], self.of(checkout, **more)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                command, cwd=checkout, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def end(self, name: str) -> None:
+        self.running[name].send_signal(signal.SIGTERM)
+        self.running[name].wait(PATIENCE_S)
+
+    def manage(self, checkout: Path, *words: str) -> str:
+        command, env = [sys.executable, "manage.py", *words], self.of(checkout)
+        done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+        if done.returncode:
+            raise SystemExit(f"manage.py {' '.join(words)}: {done.stderr[-2000:]}")
+        return done.stdout.strip()
+
+    def of(self, checkout: Path, **more: str) -> dict[str, str]:
+        return self.env | {"PYTHONPATH": str(checkout)} | more
+
+    def router(self, name: str, checkout: Path, port: int) -> None:
+        where = ("--host", "127.0.0.1", "--port", str(port), "--id", name, "--cache", str(self.folder / f"{name}.json"))
+        self.start(name, checkout, "-m", "controlplane.router", "--valkey", *where)
+
+    def agent(self, checkout: Path, token: str = "") -> None:
+        words = ("--state", str(self.folder / "node"), "--accelerators", "sim:2xh100-sxm", "--metrics-port", "0")
+        self.start("agent", checkout, "manage.py", "agent", *words, **({names.ENV_JOIN_TOKEN: token} if token else {}))
+
+
+def until(what: str, check: object) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not check():  # type: ignore[operator]
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not {what} within {PATIENCE_S:.0f} s")
+        time.sleep(0.3)
+
+
+def answers(url: str, path: str) -> bool:
+    try:
+        return httpx.get(url + path, timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@contextmanager
+def before(commit: str, folder: Path) -> Iterator[Path]:
+    checkout = folder / "before"
+    subprocess.run(["git", "worktree", "add", "--detach", checkout, commit], cwd=ROOT, check=True, capture_output=True)
+    try:
+        yield checkout
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", checkout], cwd=ROOT, check=True, capture_output=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--from", dest="commit", default="6edabd4", help="the version to upgrade from")
+    commit = parser.parse_args().commit
+    folder = Path(tempfile.mkdtemp(prefix="twinpool-upgrade-"))
+    folder.chmod(0o711)
+    with servers(), before(commit, folder) as old:
+        return upgrade(folder, old)
+
+
+def upgrade(folder: Path, old: Path) -> int:
+    from controlplane.stack.ports import free_port
+    from controlplane.stack.testing import SERVERS
+
+    told = SERVERS.state.environment() | {names.ENV_BOOTSTRAP: "off", names.ENV_STATE: str(SERVERS.state.path)}
+    fleet, traffic = Fleet(folder, {**os.environ, **told}), Traffic()
+    ports = [free_port(), free_port()]
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    threads = [threading.Thread(target=traffic.run) for _ in range(STREAMS)]
+    began = time.monotonic()
+
+    def said(text: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {text}; streams so far: {dict(traffic.ended)}", flush=True)
+
+    try:
+        fleet.manage(old, "migrate", "--database", "owner", "--no-input")
+        fleet.start("control", old, *CELERY)
+        fleet.start("ingest", old, "manage.py", "ingest")
+        fleet.manage(old, "add_node", "n1")
+        key = signing.node_key(SERVERS.state.fleet_secret(), "n1").hex()
+        joined = encode(Joined("n1", key, fleet.env[names.ENV_VALKEY_URL]))  # as tokens of that version were
+        fleet.agent(old, base64.urlsafe_b64encode(json.dumps(joined).encode()).decode())
+        for name, port in zip(("router-1", "router-2"), ports, strict=True):
+            fleet.router(name, old, port)
+        pools = ("--kind", "simulated", "--mode", "disaggregated", "--pool", "prefill=1", "--pool", "decode=1")
+        fleet.manage(old, "register_model", "m", "--source", "org/m", "--config", str(CONFIG), *pools)
+        until("ready", lambda: all(answers(url, "/readyz") for url in urls))
+        traffic.routers = list(urls)
+        for thread in threads:
+            thread.start()
+        until("under way", lambda: traffic.ended["whole"] > 10)
+        said("the version before serves")
+        fleet.manage(old, "backup", str(folder / "before.backup"))
+        fleet.manage(ROOT, "migrate", "--database", "owner", "--no-input")
+        said("migrated")
+        for name, words in (("control", CELERY), ("ingest", ("manage.py", "ingest"))):
+            fleet.end(name)
+            fleet.start(name, ROOT, *words)
+        until("ticking", lambda: b"ready." in (folder / "control.log").read_bytes().rpartition(b"\n")[0][-20_000:])
+        said("control and ingest are new")
+        for name, port, url in zip(("router-1", "router-2"), ports, urls, strict=True):
+            traffic.routers = [each for each in urls if each != url]
+            time.sleep(2)
+            fleet.end(name)
+            fleet.router(name, ROOT, port)
+            until("ready", lambda url=url: answers(url, "/readyz"))
+            traffic.routers = list(urls)
+            said(f"{name} is new")
+        fleet.end("agent")
+        fleet.agent(ROOT)
+        before_count = traffic.ended["whole"]
+        until("serving on", lambda: traffic.ended["whole"] > before_count + 20)
+        said("the agent is new")
+        engines = fleet.manage(ROOT, "shell", "-c", _ENGINES).splitlines()[-1]
+        print(f"engines (state, incarnation): {engines}")
+    finally:
+        traffic.stop.set()
+        for thread in threads:
+            if thread.ident:
+                thread.join(150)
+        for name in [each for each in fleet.running if each != "agent"]:
+            fleet.running[name].kill()
+        if "agent" in fleet.running:
+            fleet.running["agent"].send_signal(signal.SIGUSR1)
+            fleet.running["agent"].wait(60)
+    lost = sum(count for how, count in traffic.ended.items() if how != "whole")
+    print(f"{traffic.ended['whole']} streams whole, {lost} lost: {dict(traffic.ended)}")
+    return int(bool(lost))
+
+
+_ENGINES = (
+    "from controlplane.fleet.models import Engine; print(list(Engine.objects.values_list('role', 'state', 'incarnation')))"
+)
+
+if __name__ == "__main__":
+    sys.exit(main())
