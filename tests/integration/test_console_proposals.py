@@ -31,9 +31,12 @@ from tests.integration.control_rows import fleet
 from tests.integration.planner_rows import planned, traffic
 from tests.integration.proposal_rows import carried_out, rich, trade
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and "CI" not in os.environ, reason="needs Debian's chromium: apt-get install chromium"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        CHROMIUM is None and "CI" not in os.environ, reason="needs Debian's chromium: apt-get install chromium"
+    ),
+    pytest.mark.timeout(600),
+]
 HOLD = "Nothing clearly better was found."
 
 
