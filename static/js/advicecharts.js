@@ -53,15 +53,14 @@ function firstToken({ tokens, prefill_ms: prefill, links, mean_tokens: mean }, i
   }
   const mark = { type: "line", x0: mean, x1: mean, yref: "paper", y0: 0, y1: 1, line: { color: css("--ink-3"), width: 1, dash: "dot" } };
   const word = note(gettext("your prompt"), { x: mean, xanchor: "left", xshift: 4, y: 1, yref: "paper", yanchor: "top" });
-  const xs = [0.25, 0.5, 0.75].map((share) => Math.round(tokens.at(-1) * share));
-  const xTicks = [...xs, tokens.at(-1) * 0.97];
-  return { traces, layout: layout({ height: 292, top, ticks, most: tokens.at(-1), xTicks, xWords: (tick) => (tick === xTicks.at(-1) ? gettext("%(n)s tok", { n: number(tokens.at(-1)) }) : number(tick)), limit, shapes: [mark], annotations: [word, ...ends] }) };
+  const xTicks = [0.25, 0.5, 0.75].map((share) => Math.round(tokens.at(-1) * share));
+  return { traces, layout: layout({ height: 292, top, ticks, most: tokens.at(-1), xTicks, xWords: (tick) => gettext("%(n)s tok", { n: number(tick) }), limit, shapes: [mark], annotations: [word, ...ends] }) };
 }
 
 function byRate(key, { rates, modes }, limit) {
   const known = modes.flatMap((mode) => mode[key].filter((value) => value != null && value <= limit * SLO_ROOM));
   const { top, ticks } = valueTicks(Math.max(limit * 1.15, ...known) * 1.02);
-  const traces = modes.map((mode) => line(MODES[mode.mode], rates, mode[key].map((value) => (value != null && value > 4 * top ? null : value)), css(COLORS[mode.mode]), { line: { dash: mode.mode === "conditional" ? "dash" : "solid" } }));
+  const traces = modes.map((mode) => line(MODES[mode.mode], rates, mode[key].map((value) => (value == null ? null : Math.min(value, 2 * top))), css(COLORS[mode.mode]), { line: { dash: mode.mode === "conditional" ? "dash" : "solid" } }));
   const xTicks = [0.25, 0.5, 0.75].map((share) => rates.at(-1) * share);
   return { traces, layout: layout({ height: 190, top, ticks, most: rates.at(-1), xTicks, xWords: (tick) => gettext("%(rate)s req/s", { rate: rate(tick) }), limit }) };
 }

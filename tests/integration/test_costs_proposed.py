@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from controlplane.control.planning.gather import fleet_now
+from controlplane.core.gpus import GPUS
 from controlplane.fleet.models import GpuPrice
 from tests.integration.control_rows import fleet
 from tests.integration.planner_rows import planned, proposal
@@ -55,6 +57,13 @@ def test_a_kind_without_a_price_says_so_instead_of_a_sum(viewer: Client) -> None
     assert found["cost"] is None and "h900" in found["why_not"] and "price book" in found["why_not"]
     (line,) = csv.DictReader(io.StringIO(viewer.get("/data/proposed-costs?format=csv").content.decode()))
     assert line["now_per_hour (US$)"] == "" and "h900" in line["not_known"]
+
+
+def test_the_planner_compares_layouts_at_the_prices_of_the_price_book() -> None:
+    GpuPrice.objects.create(kind="l4", per_hour="0.31", valid_from="2026-01-01T00:00Z")
+    fleet("monolithic", mixed=1)
+    prices = fleet_now().prices
+    assert prices["l4"] == 0.31 and prices["h100-sxm"] == GPUS["h100-sxm"].price_per_hour
 
 
 def test_strangers_see_no_cost() -> None:
