@@ -174,6 +174,7 @@ REST_FRAMEWORK = {
 }
 API_READS_PER_MINUTE = _config.api_reads_per_minute
 API_CHANGES_PER_MINUTE = _config.api_changes_per_minute
+API_STRANGERS_PER_MINUTE = _config.api_strangers_per_minute
 KNOX_TOKEN_MODEL = "api.ApiToken"  # noqa: S105 (a class)
 REST_KNOX = {"AUTH_HEADER_PREFIX": "Bearer", "TOKEN_PREFIX": "tp-", "TOKEN_TTL": None, "AUTO_REFRESH": False}
 SPECTACULAR_SETTINGS = {
