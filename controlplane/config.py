@@ -142,7 +142,6 @@ class Config(BaseSettings):
     def origins(self) -> list[str]:
         return [origin.strip() for origin in self.console_origins.split(",") if origin.strip()]
 
-
     def admins_need_second_factor(self) -> bool:
         if self.second_factor == "auto":
             return not all(is_this_machine(urlsplit(origin).hostname or "") for origin in self.origins())

@@ -1,5 +1,5 @@
 """What is tried on every site, tried on this one, where no other test does: SQL in every filter, a session that somebody
-else chose. other origins: test_live_socket, test_api_requests; next: test_signing_in;
+else chose. Scripts in names: test_owasp_browser; other origins: test_live_socket, test_api_requests; next: test_signing_in;
 logs of engines: test_agent_commands; arguments of engines: test_engine_args."""
 
 from __future__ import annotations
