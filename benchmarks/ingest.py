@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,7 +200,8 @@ class Watch:
                 self.stored.append(now - stored)
                 self.live.append(now - live)
                 self._note_recovery()
-                self.peak_mb = max(self.peak_mb, psutil.Process(self.ingest.pid).memory_info().rss / 1e6)
+                with suppress(psutil.NoSuchProcess):  # it was just killed
+                    self.peak_mb = max(self.peak_mb, psutil.Process(self.ingest.pid).memory_info().rss / 1e6)
                 self.length = max(self.length, int(self._valkey.xlen(names.TELEMETRY_STREAM)))
         connection.close()
 

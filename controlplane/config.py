@@ -44,6 +44,8 @@ class Config(BaseSettings):
     api_reads_per_minute: int = Field(default=6000, ge=1)
     api_changes_per_minute: int = Field(default=300, ge=1)
     """What one user may ask of the REST API, counted by each web process."""
+    api_strangers_per_minute: int = Field(default=300, ge=1)
+    """Requests from one address that nothing signs in; more are told to wait."""
     session_idle_minutes: int = Field(default=480, ge=5, le=43_200)
     session_hours: int = Field(default=72, ge=1, le=8760)
     """A session of the console ends when nobody did anything for so long, and in any case so long after signing in."""

@@ -131,6 +131,7 @@ AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
+AXES_DISABLE_ACCESS_LOG = True  # the audit has it, within bounds
 AXES_LOCKOUT_CALLABLE = "controlplane.console.signin.locked_out"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "fleet"
@@ -173,6 +174,7 @@ REST_FRAMEWORK = {
 }
 API_READS_PER_MINUTE = _config.api_reads_per_minute
 API_CHANGES_PER_MINUTE = _config.api_changes_per_minute
+API_STRANGERS_PER_MINUTE = _config.api_strangers_per_minute
 KNOX_TOKEN_MODEL = "api.ApiToken"  # noqa: S105 (a class)
 REST_KNOX = {"AUTH_HEADER_PREFIX": "Bearer", "TOKEN_PREFIX": "tp-", "TOKEN_TTL": None, "AUTO_REFRESH": False}
 SPECTACULAR_SETTINGS = {

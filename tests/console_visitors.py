@@ -106,5 +106,7 @@ def places(engine: str, operation: int, model: str) -> dict[str, str]:
         "costs": "/costs",
         "audit": "/audit",
         "find": "/find?q=P",
+        "account": "/account",
+        "keys": "/keys",
         "join_tokens": "/nodes/tokens",
     }

@@ -29,7 +29,7 @@ DRIFT_STEPS = 1
 KEY_BYTES = 20
 RECOVERY_CODES = 10
 _DIGITS = re.compile(r"[0-9]{6}")
-_RECOVERY = re.compile(r"[A-Z2-7]{16}")
+_RECOVERY = re.compile(r"(?:RC)?([A-Z2-7]{16})")
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,10 @@ def _accept(row: SecondFactor, user: User, typed: str) -> Checked:
     if step is not None:
         row.last_step = step
         return Checked(ok=True)
-    code = _normal(typed)
-    if not _RECOVERY.fullmatch(code):
+    code = _RECOVERY.fullmatch(_normal(typed))
+    if code is None:
         return Checked()
-    unused = RecoveryCode.objects.filter(user=user, digest=_digest(user, code), used_at=None)
+    unused = RecoveryCode.objects.filter(user=user, digest=_digest(user, code[1]), used_at=None)
     good = unused.update(used_at=timezone.now()) == 1
     return Checked(ok=good, by_recovery=good)
 
@@ -168,7 +168,7 @@ def _new_codes(user: User) -> list[str]:
     RecoveryCode.objects.filter(user=user).delete()
     codes = [base64.b32encode(secrets.token_bytes(KEY_BYTES // 2)).decode() for _ in range(RECOVERY_CODES)]
     RecoveryCode.objects.bulk_create(RecoveryCode(user=user, digest=_digest(user, code)) for code in codes)
-    return ["-".join(code[at : at + 4] for at in range(0, len(code), 4)).lower() for code in codes]
+    return ["rc-" + "-".join(code[at : at + 4] for at in range(0, len(code), 4)).lower() for code in codes]
 
 
 def _normal(typed: str) -> str:

@@ -11,16 +11,19 @@ from django.contrib.auth import SESSION_KEY, get_user, login
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.models import Session
 from django.http import HttpRequest
+from django.utils import timezone
 
 from controlplane.access import factors
 
 STARTED, SEEN, FACTOR = "started", "seen", "second_factor"
+SWEPT = 200
 NOTED_EVERY_S = 60
 """So often at most a session's last use is written."""
 
 
 def begin(request: HttpRequest, user: User, *, factor: bool) -> None:
     """Sign in, under a new session key. `factor`: a second factor was shown. The caller has checked who it is."""
+    _sweep()
     login(request, user, backend=settings.SIGNED_IN_BACKEND)
     now = int(time.time())
     request.session.update({STARTED: now, SEEN: now, FACTOR: factor})
@@ -64,6 +67,12 @@ def end_all(user: User, but: str | None = None) -> int:
             row.delete()
             ended += 1
     return ended
+
+
+def _sweep() -> None:
+    """Clears away what is over, also of visitors who never came in: a bounded part with each sign-in."""
+    over = Session.objects.filter(expire_date__lt=timezone.now()).values_list("pk", flat=True)[:SWEPT]
+    Session.objects.filter(pk__in=list(over)).delete()
 
 
 def _left_s(started: float, now: float) -> int:

@@ -27,6 +27,12 @@ class Word:
         return value
 
 
+class UserName(Word):
+    """As accounts have them."""
+
+    regex = r"[\w.@+-]{1,150}"
+
+
 class Number(Word):
     regex = r"[0-9]{1,18}"
 

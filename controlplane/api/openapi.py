@@ -7,13 +7,15 @@ from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 
 from controlplane.api.documents import OperationDocument, ProblemDocument
 from controlplane.api.documents_preview import PreviewDocument
+from controlplane.api.examples import BODIES, REASONS
 from controlplane.api.idempotency import MAX_CHARS
 from controlplane.api.problems import MEDIA_TYPE
+from controlplane.api.problems import document as problem
 from controlplane.api.strict import ChangeQuery, RemovalQuery, Strict
 
 
@@ -116,7 +118,10 @@ def change(
         **problems(CHANGES),
     }
     parameters: list[Any] = [ChangeQuery if body else RemovalQuery, KEY, LOCATION, *([IF_MATCH] if model else [])]
-    return extend_schema(operation_id=name, tags=[tag], request=body, parameters=parameters, responses=responses)
+    shown = [OpenApiExample(name, BODIES[name], request_only=True)] if body and name in BODIES else []
+    return extend_schema(
+        operation_id=name, tags=[tag], request=body, parameters=parameters, responses=responses, examples=shown
+    )
 
 
 def question(
@@ -148,6 +153,15 @@ def _parameters(query: type[Strict] | None) -> list[Any]:
 
 def problems(descriptions: Mapping[int, str]) -> dict[Any, Any]:
     return {
-        (status, MEDIA_TYPE): OpenApiResponse(ProblemDocument, description=description)
+        (status, MEDIA_TYPE): OpenApiResponse(ProblemDocument, description=description, examples=_refusals(status))
         for status, description in descriptions.items()
     }
+
+
+def _refusals(status: int) -> list[OpenApiExample]:
+    if status not in REASONS:
+        return []
+    kind, reason = REASONS[status]
+    errors = [{"field": reason.partition(":")[0], "reason": reason.partition(": ")[2]}] if kind == "invalid_fields" else []
+    shown = problem(status, kind, [reason], errors=errors)
+    return [OpenApiExample(kind, shown, response_only=True, media_type=MEDIA_TYPE, status_codes=[str(status)])]

@@ -13,6 +13,7 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 
 from controlplane.api.rendering import encode
+from controlplane.api.throttles import stranger_wait_s
 from controlplane.control.auditing.events import NOBODY, address_of, note_bad_token, note_refusal
 from controlplane.control.refused import STATUS_OF_KIND, Refused, told
 
@@ -74,10 +75,13 @@ def document(
 def answer(error: Exception, context: Mapping[str, Any] | None = None) -> Response | None:
     """REST framework's exception handler. None for what nobody foresaw: the server answers 500 and logs it. Refusals and bad
     tokens go into the audit, as far as its bounds allow."""
+    request = (context or {}).get("request")
+    stranger = isinstance(error, (exceptions.NotAuthenticated, exceptions.AuthenticationFailed))
+    if stranger and request is not None and (wait_s := stranger_wait_s(address_of(request))):
+        error = exceptions.Throttled(wait_s)
     found = _describe(error)
     if found is None:
         return None
-    request = (context or {}).get("request")
     if isinstance(error, Refused):
         told.note(error)
         if request is not None:

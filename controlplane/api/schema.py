@@ -1,12 +1,16 @@
-"""The API's own description, and addresses where there is nothing."""
+"""The API's own description, a page to read it on, and addresses where there is nothing."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
+from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import OpenApiYamlRenderer
 from drf_spectacular.utils import extend_schema
@@ -36,6 +40,14 @@ def document() -> dict[str, Any]:
     """The same as long as the process lives; making it takes a second."""
     found: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     return found
+
+
+@require_safe
+@never_cache
+@login_required
+def docs(request: HttpRequest) -> HttpResponse:
+    """The description for people, with nothing loaded from elsewhere."""
+    return render(request, "api/docs.html")
 
 
 @csrf_exempt

@@ -13,6 +13,7 @@ from controlplane.api import (
     views_canary,
     views_costs,
     views_fleet,
+    views_grants,
     views_joining,
     views_keys,
     views_models,
@@ -25,6 +26,7 @@ from controlplane.api.views_operations import waiting
 register_converter(converters.ModelName, "model")
 register_converter(converters.Word, "word")
 register_converter(converters.Number, "number")
+register_converter(converters.UserName, "user")
 
 OPERATION = "v1/operations/<number:operation>"
 MODEL = "v1/models/<model:name>"
@@ -41,6 +43,8 @@ urlpatterns = [
     path(f"{MODEL}/canary", views_canary.ModelCanary.as_view()),
     path(f"{MODEL}/canary/promote", views_canary.CanaryPromote.as_view()),
     path(f"{MODEL}/cost", views_costs.ModelCost.as_view()),
+    path(f"{MODEL}/grants", views_grants.ModelGrants.as_view()),
+    path(f"{MODEL}/grants/<user:user>", views_grants.OneGrant.as_view()),
     path(f"{MODEL}/freeze", views_models.ModelFreeze.as_view()),
     path(f"{MODEL}/planner", views_planner.ModelPlanner.as_view()),
     path(f"{MODEL}/advice", views_planner.ModelAdvice.as_view()),
@@ -85,6 +89,7 @@ urlpatterns = [
     path("v1/tokens/<model:name>", views_keys.OneToken.as_view()),
     path("v1/audit", views_audit.Audit.as_view()),
     path("v1/state", views_state.State.as_view()),
-    path("schema/", schema.Schema.as_view()),
+    path("schema/", schema.Schema.as_view(), name="schema"),
+    path("docs/", schema.docs, name="api_docs"),
     re_path(r"", schema.nowhere),
 ]

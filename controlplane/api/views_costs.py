@@ -20,10 +20,10 @@ from controlplane.api.selectors import all_models, one
 from controlplane.api.strict import NoQuery, Reason, Strict, Text, read_body, read_query
 from controlplane.control import actions
 from controlplane.control.newmodel import MAX_ENGINES
-from controlplane.control.whatif import at_split
+from controlplane.control.whatif import at_proposals, at_split
 from controlplane.fleet.models import Terms
 from controlplane.telemetry.queries import costs
-from controlplane.telemetry.queries.exports import csv_lines
+from controlplane.telemetry.queries.exports import csv_file
 from controlplane.telemetry.queries.months import month_of
 from controlplane.telemetry.queries.prices import prices
 from controlplane.telemetry.queries.windows import BadWindow
@@ -84,19 +84,29 @@ class SplitQuery(Strict):
     prefill = _engines()
     decode = _engines()
     mixed = _engines()
+    proposal = serializers.BooleanField(default=False, help_text="Instead: as the planner's open proposal has it.")
 
     def validate(self, attrs: Any) -> Any:
-        if not attrs:
-            raise serializers.ValidationError({"prefill": ["Say how many engines: prefill, decode or mixed."]})
+        sizes = attrs.keys() - {"proposal"}
+        if bool(sizes) == attrs["proposal"]:
+            raise serializers.ValidationError({"prefill": ["Say how many engines (prefill, decode or mixed), or proposal."]})
         return attrs
 
 
 class ModelCost(Resource):
     @openapi.read("get_model_cost", TAG, SplitCostDocument, query=SplitQuery, more={422: "What it would cost is not known."})
     def get(self, request: Request, name: str) -> Response:
-        """What a model's GPUs cost an hour now, and with so many engines by role (others stay), for the same traffic."""
-        asked = read_query(request, SplitQuery)
-        return Response(SplitCostDocument(at_split(one(all_models(), name=name), asked, time.time())).data)
+        """What a model's GPUs cost an hour now, and with so many engines by role (others stay), or as the planner proposes,
+        for the same traffic."""
+        asked, model = read_query(request, SplitQuery), one(all_models(), name=name)
+        if not asked.pop("proposal"):
+            return Response(SplitCostDocument(at_split(model, asked, time.time())).data)
+        found = next(iter(at_proposals(time.time(), model.name)), None)
+        if found is None:
+            raise Problem(422, "invalid", "The planner has no open proposal for it.")
+        if found.cost is None:
+            raise Problem(422, "invalid", found.why_not)
+        return Response(SplitCostDocument(found).data)
 
 
 class Prices(Resource):
@@ -131,6 +141,6 @@ def _monthly(asked: Mapping[str, Any]) -> costs.Costs:
 
 
 def _csv(found: costs.Costs, by: str) -> HttpResponse:
-    file = HttpResponse("".join(csv_lines(costs.table(found, by))), content_type="text/csv; charset=utf-8")
+    file = HttpResponse(csv_file(costs.table(found, by)), content_type="text/csv; charset=utf-8")
     file.headers["Content-Disposition"] = f'attachment; filename="twinpool-{by}-{found.month}.csv"'
     return file

@@ -20,9 +20,11 @@ from controlplane.console.modules import module_files
 from controlplane.console.permissions import refusals
 from controlplane.control import actions
 from controlplane.control.actor import Actor
+from controlplane.control.whatif import ProposalCost, at_proposals
 from controlplane.core.gpus import GPUS
 from controlplane.fleet.models import Gpu
 from controlplane.telemetry.queries import costs
+from controlplane.telemetry.queries.exports import Cell, Table
 from controlplane.telemetry.queries.months import month_of
 from controlplane.telemetry.queries.prices import prices
 
@@ -53,6 +55,32 @@ def month(request: HttpRequest) -> HttpResponse:
     asked = month_of(request.GET.get("month", ""), request.GET.get("zone") or "UTC", time.time())
     found = costs.monthly(asked)
     return answer(request, f"{by}-{found.month}", lambda: found, lambda: costs.table(found, by))
+
+
+@data
+def proposed(request: HttpRequest, name: str = "") -> HttpResponse:
+    """What the planner's open proposals, or that for one model, would make of the cost: {"proposals": […]}."""
+    found = at_proposals(time.time(), name)
+    return answer(request, "proposed-cost", lambda: {"proposals": found}, lambda: _proposed_table(found))
+
+
+COSTS = ("now_per_hour", "then_per_hour", "saved_per_hour", "saved_per_month")
+TOKENS = ("per_million_tokens_now", "per_million_tokens_then")
+
+
+def _proposed_table(found: list[ProposalCost]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            each.model,
+            each.proposal,
+            each.title,
+            *(getattr(each.cost, name, None) for name in (*COSTS, *TOKENS)),
+            each.why_not,
+        ]
+        for each in found
+    ]
+    columns = ["model", "proposal", "title", *COSTS, *TOKENS, "not_known"]
+    return Table(columns, ["", "", "", *["US$"] * 6, ""], rows)
 
 
 @require_safe

@@ -11,7 +11,12 @@ from django.contrib.staticfiles.finders import BaseFinder
 from django.core.files.storage import FileSystemStorage
 
 # served name -> (package, file inside it)
-WHEEL_FILES = {"vendor/plotly.min.js": ("plotly", "package_data/plotly.min.js")}
+SWAGGER = "static/drf_spectacular_sidecar/swagger-ui-dist"
+WHEEL_FILES = {
+    "vendor/plotly.min.js": ("plotly", "package_data/plotly.min.js"),
+    "vendor/swagger-ui-bundle.js": ("drf_spectacular_sidecar", f"{SWAGGER}/swagger-ui-bundle.js"),
+    "vendor/swagger-ui.css": ("drf_spectacular_sidecar", f"{SWAGGER}/swagger-ui.css"),
+}
 
 
 def _location(package: str, file: str) -> Path | None:

@@ -119,8 +119,7 @@ def _latencies(figures: Mapping[str, Any]) -> dict[str, float | None]:
 
 @order
 def set_planner(request: HttpRequest, body: Body, name: str) -> HttpResponseBase:
-    """{"level", "priority", "modes", "floors", "ceilings", "kinds", "degrees", "guards", "peaks", "version", "reason"}: what is
-    left out stays as it is."""
+    """{any of PARTS, "version", "reason"}: what is left out stays as it is."""
     wanted = {part: body[part] for part in PARTS if body.get(part) is not None}
     for part, value in wanted.items():
         if not isinstance(value, SHAPES[part]) or isinstance(value, bool):

@@ -81,7 +81,7 @@ def page(request: HttpRequest) -> HttpResponse:
     before = request.GET.get("before", "")
     older = Q(pk__lt=int(before)) if before.isascii() and before.isdigit() and len(before) < 19 else Q()
     matching = _matching(asked)
-    ended = live.rows(matching.filter(older).exclude(state=ProposalState.OPEN)[: PAGE + 1])
+    ended = live.rows(matching.filter(older).exclude(state=ProposalState.OPEN), PAGE + 1)
     open_now = () if before else live.rows(matching.filter(state=ProposalState.OPEN))
     teams = dict(models.Model.objects.values_list("name", "team"))
     actor = Actor.of_user(request.user)
@@ -192,7 +192,7 @@ def modify(request: HttpRequest, body: Body, number: int) -> HttpResponseBase:
 def rows(request: HttpRequest) -> HttpResponse:
     """As the page's list; `?format=csv` or `json`: MOST at most, as a file."""
     limit = MOST if request.GET.get("format") else PAGE
-    found = live.rows(_matching(_asked(request))[:limit])
+    found = live.rows(_matching(_asked(request)), limit)
     return answer(request, "proposals", lambda: [asdict(row) for row in found], lambda: _table(found))
 
 

@@ -1,11 +1,15 @@
-"""What a model's GPUs cost an hour now, and what they would at another split for the same traffic. Reads only."""
+"""What a model's GPUs cost an hour now, and what they would at another split, or as the planner proposes, for the same
+traffic. Reads only."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from controlplane.control.models import Proposal, ProposalState
+from controlplane.control.planning.selectors import all_proposals
 from controlplane.control.refused import Refused
 from controlplane.core.cost import PriceBook, PriceRefused, WhatIf, what_if
 from controlplane.fleet import models
@@ -39,13 +43,58 @@ def at_split(model: models.Model, engines: Mapping[str, int], now: float) -> Spl
             then += _with(model, role, engines[role], held.get(role, Counter()), present)
         else:
             then += held.get(role, Counter())
+    return _priced(model, present, then, now)
+
+
+@dataclass(frozen=True)
+class ProposalCost:
+    """Of an open proposal, `proposal` its number: its model's GPUs as they are and as proposed. A trade is priced for the
+    model that is helped; the giver's GPUs stay paid for."""
+
+    model: str
+    proposal: int
+    title: str
+    now: Mapping[str, int]
+    then: Mapping[str, int]
+    """GPUs by kind."""
+    cost: WhatIf | None = None
+    """None where a kind has no price: `why_not`."""
+    gaps: tuple[str, ...] = ()
+    why_not: str = ""
+
+
+def at_proposals(now: float, name: str = "") -> list[ProposalCost]:
+    """What every open proposal, or only that for the model `name`, would make of the cost of the same traffic. Raises
+    django.db.Error."""
+    open_ones = all_proposals().filter(state=ProposalState.OPEN).order_by("model__name")
+    return [_at_proposal(row, now) for row in (open_ones.filter(model__name=name) if name else open_ones)]
+
+
+def _at_proposal(row: Proposal, now: float) -> ProposalCost:
+    told = (row.model.name, row.pk, row.title, _by_kind(row.before), _by_kind(row.pools))
+    try:
+        split = _priced(row.model, told[3], told[4], now)
+    except Refused as refused:
+        return ProposalCost(*told, why_not=str(refused))
+    return ProposalCost(*told, split.cost, split.gaps)
+
+
+def _by_kind(pools: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for pool in pools:
+        found[pool["gpu"]] += pool["engines"] * pool["tensor_parallel"]
+    return found
+
+
+def _priced(model: models.Model, present: Mapping[str, int], then: Mapping[str, int], now: float) -> SplitCost:
+    """Raises Refused for a kind without a price."""
     book = books().at(now)
     rate = model_figures(model.name, Window.last(WINDOW_S, now)).output_tokens_per_s.value
     try:
         cost = what_if(present, then, book, rate)
     except PriceRefused as error:
         raise Refused("invalid", str(error)) from error
-    return SplitCost(model.name, dict(present), dict(then), cost, tuple(_gaps(book, present | then, rate)))
+    return SplitCost(model.name, dict(present), dict(then), cost, tuple(_gaps(book, {**present, **then}, rate)))
 
 
 def _held(model: models.Model) -> dict[str, Counter[str]]:

@@ -112,7 +112,7 @@ class Guards:
     give_up: bool = True
     """GPUs that are not needed are given up. False: the model keeps all it has, only their split and the mode change."""
     idle_s: float = 900.0
-    """Load must have been low for so long before GPUs are given up."""
+    """A model to which nothing came for so long is idle; what was lent to one that has traffic is kept at least so long."""
     horizon_s: float = 900.0
     """How far ahead load is predicted: an engine must be up by then."""
     slots: tuple[Span, ...] = ()

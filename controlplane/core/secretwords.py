@@ -10,6 +10,8 @@ _SHAPES = re.compile(
     r"""
     \bsk-[A-Za-z0-9_-]{20,}              # an inference key
     | \btp-[A-Za-z0-9]{20,}              # a token of the REST API
+    | \brc(?:-[a-z2-7]{4}){4}\b          # a recovery code
+    | (?<=secret=)[A-Z2-7]{16,}          # of a second factor, as its QR code says it
     | \bwhsec_[A-Za-z0-9+/=_-]{16,}      # what signs a webhook
     | \beyJ[A-Za-z0-9_=.-]{40,}          # a join token: JSON in base64, as other tokens are
     | (?<=://)[^/@\s]+(?=@)              # name and password in an address

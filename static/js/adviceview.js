@@ -1,5 +1,7 @@
 // The advisor's answer as panels: verdict, key figures, checks, forecasts of the modes, what would change the verdict.
+import { firstTokenPanel, ratePanels } from "./advicecharts.js";
 import { el, svg } from "./dom.js";
+import { ROLE } from "./engines.js";
 import { latency, latencyText, MISSING, number, percent, rate } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { MODES } from "./opwords.js";
@@ -23,7 +25,7 @@ export const LIMITS = {
 };
 const VERDICTS = { yes: gettext("yes"), no: gettext("no"), not_enough_data: gettext("not enough data"), try_canary: gettext("try a canary") };
 export const GLYPHS = { yes: ["ok", "✓"], no: ["bad", "✕"], not_enough_data: ["idle", "○"], try_canary: ["warn", "▲"] };
-const INPUTS = { prompt: gettext("prompt"), output: gettext("answer"), "prefix hits": gettext("prefix hits"), GPUs: gettext("GPUs"), network: gettext("network"), transport: gettext("transport") };
+const INPUTS = { prompt: gettext("prompt"), output: gettext("answer"), "prefix hits": gettext("prefix hits"), GPUs: gettext("GPUs"), network: gettext("network"), transport: gettext("transport"), "TTFT target": gettext("TTFT target"), "ITL target": gettext("ITL target"), GPU: gettext("GPU"), "prefill GPU": gettext("prefill GPU"), "decode GPU": gettext("decode GPU"), "KV precision": gettext("KV precision") };
 
 export const title = ({ verdict, mode }) => {
   if (verdict === "yes") return mode === "conditional" ? gettext("Disaggregate per request (conditional)") : gettext("Disaggregate");
@@ -34,11 +36,17 @@ export const title = ({ verdict, mode }) => {
 const signed = (share) => (share == null ? gettext("no limit") : `${share < 0 ? "−" : "+"}${percent(Math.abs(share))} %`);
 const bytes = (value) => (value >= 1e9 ? { value: number(value / 1e9, 2), unit: "GB" } : { value: number(value / 1e6), unit: "MB" });
 
+// What the best split costs per million output tokens beside monolithic serving; "" where one of them keeps the targets nowhere.
+function costWords({ forecasts, gain }) {
+  const [whole, split] = ["monolithic", gain?.mode].map((mode) => forecasts.find((each) => each.mode === mode)?.cost_per_million_tokens);
+  return whole && split ? gettext("$%(split)s against $%(whole)s per 1M output tokens", { split: number(split, 2), whole: number(whole, 2) }) : "";
+}
+
 function verdictNode(advice) {
   const [kind, glyph] = GLYPHS[advice.verdict];
   const passed = advice.checks.filter((check) => check.state === "pass").length;
   const gain = advice.gain
-    ? [el("b", { class: "num money" }, signed(advice.gain.ratio), el("small", {}, advice.gain.ratio == null ? gettext("monolithic serving keeps the targets at no rate") : gettext("requests/s within the targets against monolithic, %(low)s to %(high)s", { low: signed(advice.gain.low), high: signed(advice.gain.high) })))]
+    ? [el("b", { class: "num money" }, signed(advice.gain.ratio), el("small", {}, advice.gain.ratio == null ? gettext("monolithic serving keeps the targets at no rate") : gettext("requests/s within the targets against monolithic, %(low)s to %(high)s", { low: signed(advice.gain.low), high: signed(advice.gain.high) })), el("small", {}, costWords(advice)))]
     : [];
   return el(
     "div",
@@ -49,11 +57,13 @@ function verdictNode(advice) {
   );
 }
 
-function figuresNode({ transfer, inputs }) {
+function figuresNode({ transfer, inputs, charts, kv_terms: terms }) {
+  const prefill = charts.first_token?.mean_prefill_ms;
+  const ofPrefill = (ms) => (prefill ? gettext("%(share)s % of prefill time", { share: percent(ms / prefill) }) : "");
   const size = bytes(transfer.kv_bytes_per_request);
-  const wire = (gbps, ms, note) => [gettext("on the wire at %(gbps)s Gb/s", { gbps: number(gbps, Number.isInteger(gbps) ? 0 : 1) }), latency(ms), note];
+  const wire = (gbps, ms, note) => [gettext("on the wire at %(gbps)s Gb/s", { gbps: number(gbps, Number.isInteger(gbps) ? 0 : 1) }), latency(ms), [ofPrefill(ms), note].filter(Boolean).join(", ")];
   const rows = [
-    [gettext("KV per token"), { value: number(transfer.kv_bytes_per_token), unit: "B" }, ""],
+    [gettext("KV per token"), { value: number(transfer.kv_bytes_per_token), unit: "B" }, terms ? gettext("2 × %(layers)s layers × %(kv_heads)s heads × %(head_dim)s × %(element_bytes)s B", terms) : ""],
     [gettext("KV per request"), size, gettext("%(n)s tokens, no prefix hit", { n: number(transfer.tokens) })],
     inputs.network_gbps === 100 ? wire(400, transfer.wire_ms_at_400_gbps, "") : wire(100, transfer.wire_ms_at_100_gbps, ""),
     wire(inputs.network_gbps, transfer.wire_ms, inputs.transport === "tcp" ? gettext("your network; TCP is taken to reach half of it") : gettext("your network")),
@@ -115,11 +125,44 @@ function forecastPanel(advice) {
   return panel("modes-title", gettext("Forecast of the three modes"), meta, table("modes-title", "fc offers", heads, advice.forecasts.map((each) => forecastRow(each, advice, most))), ...gain);
 }
 
+// "7 : 6" of a split, "16 mixed" of one pool.
+function enginesOf({ pools }) {
+  if (pools.length === 1) return [el("span", { class: "m-ink" }, gettext("%(n)s mixed", { n: number(pools[0].engines) }))];
+  return pools.flatMap(({ role, engines }, index) => [...(index ? [" : "] : []), el("span", { class: `${ROLE[role].letter}-ink` }, number(engines))]);
+}
+
+function splitsPanel({ charts: { splits }, inputs }) {
+  const { ttft_ms: ttft, itl_ms: itl } = inputs.slo;
+  const asked = { rate: rate(splits.requests_per_second) };
+  const meta = splits.given ? gettext("%(rate)s req/s", asked) : gettext("%(rate)s req/s, what monolithic serving reaches", asked);
+  const first = splits.layouts.find((each) => each.within);
+  const over = (value, limit) => `r${value == null || value > limit ? " hot" : ""}`;
+  const rows = splits.layouts.map((each) =>
+    el(
+      "tr",
+      { class: each === first ? "pick" : "" },
+      el("td", {}, ...enginesOf(each), el("span", { class: "why" }, `${each.pools.map((pool) => `TP${pool.gpus_per_engine}`).join(" : ")}${each.mode === "conditional" ? ` · ${MODES.conditional}` : ""}`)),
+      el("td", { class: "r" }, number(each.gpus)),
+      el("td", { class: over(each.ttft_p99_ms, ttft) }, latencyText(each.ttft_p99_ms)),
+      el("td", { class: over(each.itl_p99_ms, itl) }, latencyText(each.itl_p99_ms)),
+      el("td", { class: "r" }, number(each.cost_per_million_tokens, 2)),
+    ),
+  );
+  const heads = [head(gettext("engines")), head(gettext("GPUs"), "r"), head(gettext("TTFT p99"), "r"), head(gettext("ITL p99"), "r"), head(gettext("$ / 1M out"), "r")];
+  const foot = el("p", { class: "panel-foot" }, gettext("Amber misses the SLO. Closed form, ± 20 %: nothing else is both cheaper and quicker."));
+  return panel("splits-title", gettext("Suggested split"), meta, table("splits-title", "offers", heads, rows), foot);
+}
+
 function flipsPanel({ flips, verdict }) {
-  if (!flips.length) return panel("flips-title", gettext("What would change the verdict"), "", el("p", { class: "panel-foot" }, gettext("No single input changes it within 16 times its value.")));
-  const heads = [head(gettext("input")), head(gettext("now"), "r opt"), head(gettext("at"), "r"), head(gettext("verdict"))];
-  const rows = flips.map((flip) => el("tr", { title: flip.sentence }, el("td", {}, INPUTS[flip.input] ?? flip.input), el("td", { class: "r soft opt" }, flip.now), el("td", { class: "r" }, el("b", { class: "num" }, flip.at)), el("td", {}, el("span", { class: `say ${GLYPHS[flip.verdict][0]}` }, VERDICTS[flip.verdict]))));
-  return panel("flips-title", gettext("What would change the verdict"), gettext("the nearest value of one input, all else as it is; now: %(verdict)s", { verdict: VERDICTS[verdict] }), table("flips-title", "", heads, rows));
+  const rows = flips.flatMap((flip) => [
+    el("dt", { title: flip.sentence }, INPUTS[flip.input] ?? flip.input, " ", el("b", { class: "num" }, flip.at), el("span", { class: "dim" }, ` ${gettext("instead of %(now)s", { now: flip.now })}`)),
+    el("dd", {}, el("span", { class: `say ${GLYPHS[flip.verdict][0]}` }, VERDICTS[flip.verdict])),
+  ]);
+  const turned = new Set(flips.map((flip) => flip.input));
+  const split = turned.has("prefill GPU") || turned.has("decode GPU");
+  const rest = Object.keys(INPUTS).filter((name) => !turned.has(name) && (split ? name !== "GPU" : name !== "prefill GPU" && name !== "decode GPU"));
+  const foot = rest.length ? [el("p", { class: "panel-foot" }, gettext("No value within 16 times its own changes it: %(inputs)s.", { inputs: rest.map((name) => INPUTS[name]).join(", ") }))] : [];
+  return panel("flips-title", gettext("What would change the verdict"), gettext("one input, all else as it is; now: %(verdict)s", { verdict: VERDICTS[verdict] }), ...(rows.length ? [el("div", { class: "body" }, el("dl", { class: "kv" }, ...rows))] : []), ...foot);
 }
 
 // What is said above the answer while it is not the last one.
@@ -130,12 +173,15 @@ export function courseNode({ state, advice, share, ahead, reason }) {
   return el("div", { class: "banner course" }, el("span", { class: "say run" }, words), el("progress", { max: 1, value: share ?? (advice ? 0 : null), "aria-label": gettext("Simulation") }));
 }
 
-export function adviceNodes(advice) {
+// url: of the chart library.
+export function adviceNodes(advice, url) {
   const checks = [head(gettext("verdict")), head(gettext("check")), head(gettext("your value"), "r"), head(gettext("threshold"), "r")];
+  const beside = el("div", { class: "stack c5" }, ...(advice.charts.splits ? [splitsPanel(advice)] : []), flipsPanel(advice));
+  const least = firstTokenPanel(advice, url);
   return [
     el("section", { class: "panel", "aria-label": gettext("Verdict") }, verdictNode(advice), figuresNode(advice)),
     panel("checks-title", gettext("Five checks and the rule for short prompts"), gettext("decode share, GPUs and transport decide; the others warn"), table("checks-title", "ck", checks, advice.checks.map(checkRow))),
     forecastPanel(advice),
-    flipsPanel(advice),
+    least ? el("div", { class: "cols stretch" }, el("div", { class: "stack c7" }, least, ...ratePanels(advice, url)), beside) : beside,
   ];
 }

@@ -8,6 +8,7 @@ import { follow } from "./follow.js";
 import { clock, day, MISSING, number, percent } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { emptied, failed } from "./panels.js";
+import { HEADS, rowOf } from "./splitcost.js";
 import { isUtc, timeZone } from "./zone.js";
 
 const byId = (id) => document.getElementById(id);
@@ -194,6 +195,17 @@ menu.addEventListener("keydown", (event) => {
 });
 byId("take").append(menu);
 
+// --- At the recommended split
+
+async function loadProposed() {
+  const { ok, status, document: found } = await read("/data/proposed-costs");
+  if (!ok) {
+    byId("proposed").replaceChildren(failed(gettext("Could not load: %(error)s", { error: found.error ?? found.reasons?.[0] ?? status })));
+    return;
+  }
+  byId("proposed").replaceChildren(found.proposals.length ? table(gettext("At the recommended split"), HEADS, found.proposals.map(rowOf)) : emptied(gettext("No open proposal"), gettext("The planner proposes nothing else for any model now; what it holds for is on each model's page.")));
+}
+
 // --- The price book
 
 const add = el("button", { class: "btn small", type: "button" }, gettext("Set a price"));
@@ -229,6 +241,7 @@ function askRemoval(row) {
 
 function changed() {
   loadPrices();
+  loadProposed();
   load();
 }
 
@@ -265,4 +278,5 @@ async function loadPrices() {
 addEventListener("zonechange", changed);
 follow({ topics: ["fleet"], paint: ({ down }) => setDown(down) });
 load();
+loadProposed();
 loadPrices();

@@ -5,7 +5,7 @@ import { paintAdvice } from "./advicepanel.js";
 import { makeCanary } from "./canary.js";
 import { now, setServerTime } from "./clock.js";
 import { isOpen } from "./dialog.js";
-import { el, redraw, text } from "./dom.js";
+import { el, hide, redraw, text } from "./dom.js";
 import { follow } from "./follow.js";
 import { number, span } from "./format.js";
 import { gettext } from "./i18n.js";
@@ -17,6 +17,7 @@ import { makeHead } from "./modelhead.js";
 import { makeModelKpis } from "./modelkpis.js";
 import { failed, guard } from "./panels.js";
 import { makeRange } from "./range.js";
+import { wordsOf } from "./splitcost.js";
 import { takeAway } from "./takeaway.js";
 import { paintHandoff, paintWaste } from "./usepanels.js";
 import { walk } from "./walk.js";
@@ -73,10 +74,16 @@ const PANELS = [
   { needs: ["advice"], everyMs: 60_000, paint: ({ advice }) => paintAdvice(part("advice", "body"), advice), fail: failIn(part("advice", "body")) },
   { needs: ["handoff"], paint: ({ handoff }) => paintHandoff(part("handoff", "body"), handoff.found), fail: failIn(part("handoff", "body")) },
   { needs: ["waste"], everyMs: 60_000, paint: ({ waste }) => paintWaste(part("waste", "body"), waste.found), fail: failIn(part("waste", "body")) },
+  { needs: ["proposed-cost"], everyMs: 60_000, paint: ({ "proposed-cost": { proposals } }) => paintSplit(wordsOf(proposals)), fail: () => paintSplit(null) },
   { needs: ["pairs"], paint: ({ pairs }, state) => paintPairs(pairs.found, state), fail: failIn(part("pairs", "body")) },
   { needs: ["engines"], paint: ({ engines: { found } }) => keepFigures(found), fail: () => {} },
   { needs: ["slo"], everyMs: 30_000, paint: ({ slo }) => head.slo(slo.found, facts), fail: () => head.slo(null, facts) },
 ];
+
+function paintSplit(words) {
+  part("waste", "split").replaceChildren(...(words ? [words] : []));
+  hide(part("waste", "split"), !words);
+}
 
 function failIn(body) {
   return (words, again) => {

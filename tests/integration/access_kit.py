@@ -40,7 +40,7 @@ def secret_on(page: Any) -> str:
 
 
 def codes_on(page: Any) -> list[str]:
-    return re.findall(r"<li>([a-z2-7]{4}(?:-[a-z2-7]{4}){3})</li>", page.content.decode())
+    return re.findall(r"<li>(rc(?:-[a-z2-7]{4}){4})</li>", page.content.decode())
 
 
 def sign_in(name: str, password: str = PASSWORD, **more: Any) -> tuple[Client, Any]:

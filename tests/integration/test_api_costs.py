@@ -22,6 +22,7 @@ from controlplane.fleet.models import AuditEntry, GpuPrice, InferenceKey
 from controlplane.telemetry.tables import moment
 from tests.console_web import Web
 from tests.integration.api_kit import Client, one_model, problem, shared_web, token_of
+from tests.integration.planner_rows import proposal
 from tests.integration.test_costs import hour_of, hours_between, store
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -155,6 +156,11 @@ def test_another_split_of_a_model_is_priced_for_the_same_traffic(web: Web) -> No
         assert found["gaps"] == ["no output tokens in the last hour: nothing is known per token"]
         assert client.get("models/m/cost", params={"decode": 1}).json()["then"] == {"l4": 3}, "others stay"
         problem(client.get("models/m/cost"), 400, "invalid_fields")
+        problem(client.get("models/m/cost", params={"decode": 1, "proposal": True}), 400, "invalid_fields")
+        none = problem(client.get("models/m/cost", params={"proposal": True}), 422, "invalid")
+        assert "no open proposal" in none["detail"]
+        proposal(models.Model.objects.get(), sizes={"prefill": 1, "decode": 4})
+        assert client.get("models/m/cost", params={"proposal": True}).json()["then"] == {"l4": 5}
         problem(client.get("models/none/cost", params={"decode": 1}), 404, "not_found")
         models.Gpu.objects.update(kind="odd-gpu")
         problem(client.get("models/m/cost", params={"decode": 1}), 422, "invalid")

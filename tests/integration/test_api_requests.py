@@ -24,7 +24,11 @@ from tests.console_web import Web
 from tests.integration.api_kit import CONFIG, Client, one_model, problem, shared_web, token_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
-LIMITED = {"TWINPOOL_API_CHANGES_PER_MINUTE": "3", names.ENV_VALKEY_URL: "redis://127.0.0.1:1/0"}
+LIMITED = {
+    "TWINPOOL_API_CHANGES_PER_MINUTE": "3",
+    "TWINPOOL_API_STRANGERS_PER_MINUTE": "4",
+    names.ENV_VALKEY_URL: "redis://127.0.0.1:1/0",
+}
 
 
 @pytest.fixture(scope="module")
@@ -302,6 +306,10 @@ def test_too_many_changes_are_told_when_to_come_back_and_a_broker_that_is_away_s
             assert [answer.status_code for answer in answers] == [202, 202, 202, 429]
             problem(answers[3], 429, "too_many")
             assert 1 <= int(answers[3].headers["retry-after"]) <= 61
+            strangers = [client.get("nodes", headers={"authorization": "Bearer none"}) for _ in range(5)]
+            assert [answer.status_code for answer in strangers] == [401, 401, 401, 401, 429]
+            problem(strangers[4], 429, "too_many")
+            assert 1 <= int(strangers[4].headers["retry-after"]) <= 61
             assert client.get("nodes").is_success
             one_model()
             problem(client.get("engines/m-1/log"), 504, "no_answer")

@@ -14,10 +14,15 @@ from django.test import Client
 from django.urls import reverse
 
 from controlplane.api.bodies_advisor import AdvisorBody
-from controlplane.console import advisor
+from controlplane.console import advicefill, advisor
 from controlplane.core.advisor_checks import all_checks
 from controlplane.core.advisor_types import Measured, Situation
+from controlplane.core.gpus import GPUS
+from controlplane.fleet.models import GpuPrice, Model
 from controlplane.physics.catalog import config_names
+from controlplane.physics.traces import trace_of
+from tests.integration.control_rows import fleet
+from tests.integration.planner_rows import request, traffic
 from tests.integration.test_console_changes import signed_in
 
 pytestmark = pytest.mark.django_db
@@ -105,6 +110,9 @@ def test_the_address_holds_the_inputs(viewer: Client) -> None:
         "slo_ttft_ms": "900",
         "slo_itl_ms": "30",
         "kv_dtype": "fp8",
+        "price": "1.25",
+        "prefill_price": "2",
+        "rate": "12.5",
     }
     shown = form(viewer, **given)
     assert shown.asked and {name: shown.values[name] for name in given} == given
@@ -142,7 +150,74 @@ def test_it_offers_every_model_and_speaks_vietnamese(viewer: Client) -> None:
 
 def test_the_page_asks_for_nothing_that_rest_does_not_know(viewer: Client) -> None:
     fields = set(AdvisorBody().fields)
-    assert set(advisor.DEFAULTS) - {"traffic"} <= fields
+    of_page_alone = {"traffic", "of", "price", "prefill_price", "decode_price"}
+    assert set(advisor.DEFAULTS) - of_page_alone <= fields
+
+
+def first_of(client: Client) -> dict[str, Any]:
+    page = client.get(reverse("advisor")).content.decode()
+    found: dict[str, Any] = json.loads(page.split('<script id="first" type="application/json">')[1].split("</script>")[0])
+    return found
+
+
+def test_prices_are_those_of_the_price_book_and_a_guess_is_called_one(viewer: Client) -> None:
+    GpuPrice.objects.create(kind="h100-sxm", per_hour="2.60", terms="owned", valid_from="2026-01-01T00:00Z")
+    prices = first_of(viewer)["prices"]
+    assert prices["h100-sxm"] == {"per_hour": 2.6, "guess": False} and prices["l4"]["guess"]
+    assert set(GPUS) <= set(prices)
+
+
+def test_what_bytes_per_token_are_made_of_is_told_where_it_is_a_product(viewer: Client) -> None:
+    shapes = first_of(viewer)["shapes"]
+    assert set(shapes) == set(config_names())
+    assert shapes["llama-3.1-70b"] == {"layers": 80, "kv_heads": 8, "head_dim": 128, "element_bytes": 2}
+    assert shapes["deepseek-v3"] is None
+
+
+def test_a_model_of_the_fleet_fills_the_form_with_its_config_gpus_targets_and_traffic(viewer: Client) -> None:
+    model = fleet("disaggregated", prefill=2, decode=2)
+    Model.objects.filter(pk=model.pk).update(slo_ttft_ms=900.0, engine_args={"kv_cache_dtype": "fp8_e4m3"})
+    traffic(time.time(), 5.0, prompt=3000, output=150)
+    shown = form(viewer, model="m")
+    assert shown.asked and shown.values["config"] == ""
+    wanted = {"model": "qwen3-8b", "gpu": "l4", "gpus": "4", "transport": "rdma", "traffic": "model", "of": "m"}
+    wanted |= {"input_tokens": "3000", "output_tokens": "150", "prefix_hit": "0", "slo_ttft_ms": "900", "kv_dtype": "fp8"}
+    assert {name: shown.values[name] for name in wanted} == wanted
+    assert float(shown.values["rate"]) == pytest.approx(5.0, rel=0.1)
+    lines = viewer.get(reverse("data_traffic", args=["m"])).content.decode()
+    arrivals = trace_of(lines).arrivals
+    assert {(each.prompt_tokens, each.output_tokens) for each in arrivals} == {(3000, 150)} and len(arrivals) > 100
+    Model.objects.update(config=model.config | {"num_hidden_layers": 7})
+    own = form(viewer, model="m").values
+    assert own["model"] == "own" and json.loads(own["config"])["num_hidden_layers"] == 7
+
+
+def test_a_model_without_traffic_fills_all_but_the_lengths_and_an_unknown_one_nothing(viewer: Client) -> None:
+    fleet("monolithic", mixed=2)
+    shown = form(viewer, model="m")
+    assert (shown.values["traffic"], shown.values["input_tokens"], shown.values["gpus"]) == ("lengths", "4096", "2")
+    assert viewer.get(reverse("data_traffic", args=["m"])).content == b""
+    assert form(viewer, model="nobody").values["model"] == "llama-3.1-70b"
+    assert form(viewer, traffic="model", of="nobody").values["traffic"] == "lengths"
+    assert viewer.get(reverse("data_traffic", args=["nobody"])).status_code == 404
+    assert Client().get(reverse("data_traffic", args=["m"])).status_code == 401
+
+
+def test_a_catalogue_model_of_the_same_name_is_meant_as_soon_as_anything_else_is_asked(viewer: Client) -> None:
+    fleet("monolithic", "llama-3.1-8b", mixed=2)
+    assert form(viewer, model="llama-3.1-8b").values["model"] == "qwen3-8b", "whose config it has"
+    assert form(viewer, model="llama-3.1-8b", gpus="16").values["model"] == "llama-3.1-8b"
+
+
+def test_requests_that_stand_for_others_are_as_many_in_the_trace_as_they_were() -> None:
+    now = time.time()
+    for number in range(90):
+        request("m", now - 600 + number, 100, 10, weight=10)
+    for number in range(100):
+        request("m", now - 300 + number, 8000, 500)
+    lines = advicefill.trace(advicefill.recorded("m", now)).splitlines()
+    long = sum(json.loads(line)["prompt_tokens"] == 8000 for line in lines)
+    assert len(lines) == 190 and long == pytest.approx(19, abs=1), "a tenth, as of all requests"
 
 
 def test_a_session_asks_with_its_csrf_token_only(db: None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -64,9 +66,31 @@ def test_a_link_is_asked_at_once_and_the_simulation_replaces_the_closed_form(pag
     expect(rows(page, "modes-title")).to_have_count(3)
     expect(page.locator("section:has(h2#modes-title) .meta")).to_contain_text("simulated with 3 draws", timeout=2 * SLOW_MS)
     expect(page.locator(".course")).to_have_count(0)
+    for chart in ("first-token", "rate-ttft", "rate-itl"):
+        page.locator(f"#{chart}").scroll_into_view_if_needed()
+        expect(page.locator(f"#{chart} .main-svg").first).to_be_visible(timeout=SLOW_MS)
+    expect(page.locator("section:has(h2#splits-title) tr.pick")).to_have_count(1)
+    expect(page.locator("section:has(h2#flips-title) dt").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing scrolls sideways"
     found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
+
+
+def test_the_answer_is_taken_away_as_a_table_and_as_a_document(page: Page) -> None:
+    page.goto(f"{LINK}&price=2.5&rate=3")
+    expect(page.get_by_role("button", name="Export CSV")).to_be_visible(timeout=SLOW_MS)
+    files = {}
+    for name in ("Export CSV", "JSON"):
+        with page.expect_download() as file:
+            page.get_by_role("button", name=name, exact=True).click()
+        files[name] = Path(file.value.path()).read_text(encoding="utf-8-sig")
+    rows = list(csv.DictReader(io.StringIO(files["Export CSV"])))
+    document = json.loads(files["JSON"])
+    assert document["inputs"]["prices"] == {"l4": 2.5} and document["charts"]["splits"]["requests_per_second"] == 3
+    checks = {row["of"]: row["name"] for row in rows if row["part"] == "check"}
+    assert checks == {check["name"]: check["state"] for check in document["checks"]}
+    assert {"verdict", "input", "transfer", "gain", "forecast", "split", "would change"} <= {row["part"] for row in rows}
+    assert [row["value"] for row in rows if (row["of"], row["name"]) == ("prices", "l4")] == ["2.5"]
 
 
 def test_asking_puts_the_inputs_into_the_address_and_a_reload_brings_them_back(page: Page) -> None:

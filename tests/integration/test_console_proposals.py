@@ -25,15 +25,18 @@ from controlplane.fleet import models
 from controlplane.stack.ports import free_port
 from controlplane.telemetry.live_rows import proposals_row
 from controlplane.telemetry.publish import Publisher
-from tests.console_visitors import CHROMIUM, PASSWORD, chromium, complaints_of, signed_in
+from tests.console_visitors import CHROMIUM, PASSWORD, SLOW_MS, chromium, complaints_of, signed_in
 from tests.console_web import Web
 from tests.integration.control_rows import fleet
 from tests.integration.planner_rows import planned, traffic
 from tests.integration.proposal_rows import carried_out, rich, trade
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and "CI" not in os.environ, reason="needs Debian's chromium: apt-get install chromium"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        CHROMIUM is None and "CI" not in os.environ, reason="needs Debian's chromium: apt-get install chromium"
+    ),
+    pytest.mark.timeout(600),
+]
 HOLD = "Nothing clearly better was found."
 
 
@@ -71,8 +74,10 @@ def web(numbers: Any, valkey_url: str) -> Iterator[Web]:
 
 @pytest.fixture(scope="module")
 def browser(numbers: Any) -> Iterator[Browser]:
+    expect.set_options(timeout=SLOW_MS)
     with chromium() as browser:
         yield browser
+    expect.set_options(timeout=None)
 
 
 @dataclass
@@ -280,7 +285,7 @@ def test_a_proposal_is_modified_approved_and_rejected_with_its_plan_and_reason(
     page.keyboard.press("Escape")
     expect(page.locator("dialog.ask")).to_have_count(0)
     page.keyboard.press("a")
-    expect(page.locator("dialog.ask .plan .steps li").first).to_contain_text("D3 → P3")
+    expect(page.locator("dialog.ask .plan .steps li").first).to_contain_text("D4 → P4")
     decide(page, "Approve")
     expect(page.locator("#bar h1")).to_contain_text("approved")
     expect(page.locator("#bar .facts")).to_contain_text("operation")

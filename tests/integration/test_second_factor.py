@@ -16,6 +16,7 @@ from controlplane.access import factors, pending, sessions
 from controlplane.access.models import RecoveryCode, SecondFactor
 from controlplane.access.tokens import add_token
 from controlplane.control.actor import Actor
+from controlplane.core.secretwords import hide
 from controlplane.fleet.models import AuditEntry
 from tests.integration.access_kit import PASSWORD, code_of, person, quick_passwords, secret_on, sign_in, with_factor
 
@@ -193,5 +194,6 @@ def test_nothing_secret_is_logged_or_in_the_audit(required: None, caplog: pytest
     client.post("/login/code", {"code": used})
     client.post("/account/password", {"old_password": PASSWORD, "new_password1": "a b", "new_password2": "a b"})
     told = caplog.text + "".join(f"{e.subject}{e.reason}{e.before}{e.after}" for e in AuditEntry.objects.all())
+    assert hide(f"kept {codes[0]} at home") == "kept [secret] at home"
     for hidden in (secret, secret.replace(" ", ""), *codes, used, "424242", PASSWORD):
         assert hidden not in told

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import json
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from axes.models import AccessAttempt
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
+from django.contrib.sessions.models import Session
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
+from django.utils import timezone
 
 from controlplane.access import sessions
 from controlplane.config import Config
@@ -98,6 +101,14 @@ def test_a_session_ends_when_idle_and_in_any_case_after_its_hours(settings: Any)
     session.save()
     assert client.get("/").headers["location"] == "/login?next=/"
     assert not sessions.user_of(sessions.stored(session.session_key)).is_authenticated
+
+
+def test_sessions_that_are_over_are_cleared_away_with_the_next_sign_in() -> None:
+    person("vic")
+    sign_in("vic")
+    Session.objects.update(expire_date=timezone.now() - timedelta(seconds=1))
+    new, _ = sign_in("vic")
+    assert [row.session_key for row in Session.objects.all()] == [new.session.session_key]
 
 
 def test_a_new_password_of_ones_own_ends_the_other_sessions() -> None:

@@ -15,7 +15,6 @@ from controlplane.control.outlook import kinds_of
 from controlplane.control.planning.history import history_of, lent_now
 from controlplane.control.planning.load import load_of, with_load
 from controlplane.core.codec import WrongShape, decode
-from controlplane.core.cost import PriceBook
 from controlplane.core.forecast import ForecastRefused
 from controlplane.core.modelconfig import ConfigRefused
 from controlplane.core.perf import DoesNotFit
@@ -29,6 +28,7 @@ from controlplane.core.table import DEFAULT_MAX_NUM_SEQS
 from controlplane.core.workload import Mix
 from controlplane.fleet import models
 from controlplane.physics.phases import stored_shape
+from controlplane.telemetry.queries.prices import books
 
 NO_SHAPE = Shape("", 0, 0, 0, 0, 0, 0, 0, False, False, 2.0, 2)
 
@@ -40,7 +40,7 @@ def fleet_now(now_s: float | None = None) -> FleetNow:
     return FleetNow(
         models=tuple(model_now(row, now) for row in rows),
         spare=_spare(),
-        prices=PriceBook().per_hour(),
+        prices=books().at(now).per_hour(),
         lent=lent_now(),
     )
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from controlplane.control.models import Proposal, ProposalState
 from controlplane.telemetry.rows import ProposalRow
 
 NEWEST = 20
+BULKY = ("inputs", "alternatives", "trade")
+"""What a line does not show: kilobytes that would be read every second."""
 
 
 def live_proposals() -> tuple[ProposalRow, ...]:
     """Those that are open, and the NEWEST of all: pages must see how one ended. One query."""
     newest = Proposal.objects.order_by("-pk").values("pk")[:NEWEST]
-    return rows(Proposal.objects.filter(Q(state=ProposalState.OPEN) | Q(pk__in=newest)).select_related("model", "giver"))
+    found = Proposal.objects.filter(Q(state=ProposalState.OPEN) | Q(pk__in=newest))
+    return rows(found.select_related("model", "giver"))
 
 
-def rows(found: Iterable[Proposal]) -> tuple[ProposalRow, ...]:
-    return tuple(map(row_of, found))
+def rows(found: QuerySet[Proposal], limit: int | None = None) -> tuple[ProposalRow, ...]:
+    """One query, if their models come with them."""
+    return tuple(map(row_of, found.defer(*BULKY)[:limit]))
 
 
 def row_of(row: Proposal) -> ProposalRow:
