@@ -28,9 +28,9 @@ pytestmark = [
 ]
 PICTURES = os.environ.get("PICTURES_OF_TESTS", "")
 """A folder for pictures of what the tests see; empty: none are taken."""
-STICKS_OUT = """() => document.documentElement.scrollWidth <= innerWidth ? [] : [...document.querySelectorAll("body *")]
-    .filter((each) => each.getBoundingClientRect().right > innerWidth && !each.closest(".scroll, .nav"))
-    .map((each) => each.outerHTML.slice(0, 80))"""
+STICKS_OUT = """() => document.documentElement.scrollWidth <= innerWidth ? [] : ["page", ...document.querySelectorAll("body *")]
+    .filter((each) => each === "page" || each.getBoundingClientRect().right > innerWidth)
+    .map((each) => each.outerHTML?.slice(0, 80) ?? each)"""
 WINDOWS = (("dark", 1440, 900), ("light", 1440, 900), ("dark", 390, 844))
 
 
