@@ -1,26 +1,23 @@
-"""How long a model's charts take through the web process as `up` starts it: documents over HTTP, its page in chromium."""
+"""How long a model's charts take through the web process as `up` starts it: every document of its page over HTTP."""
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import httpx
 
-from tests.console_visitors import SLOW_MS, chromium, painted
 from tests.console_web import Web
 
 MODEL = "llama-70b"
-RANGES = {"15 min": "15m", "24 h": "24h", "90 d": "90d"}
+RANGES = {"24 h": "24h", "90 d": "90d"}
 CHARTS = ("series", "pool_series", "transfer_series")
 REST = ("figures", "pools", "transfers", "engines", "pairs", "handoff", "slo", "waste", "markers")
 
 
 def ask_pages(limits_ms: Mapping[str, float], runs: int) -> bool:
-    """Prints a line per document, and for the page as a viewer sees it. Whether all charts are within their limits."""
+    """Prints a line per document. Whether all charts are within their limits."""
     from django.contrib.auth import get_user_model
     from django.test import Client
 
@@ -32,9 +29,7 @@ def ask_pages(limits_ms: Mapping[str, float], runs: int) -> bool:
     web = Web(free_port())
     web.start()
     try:
-        within = _ask_documents(web.url, session, limits_ms, runs)
-        _open_pages(web.url, session, runs)
-        return within
+        return _ask_documents(web.url, session, limits_ms, runs)
     finally:
         web.stop()
 
@@ -68,40 +63,3 @@ def _ask_documents(url: str, session: str, limits_ms: Mapping[str, float], runs:
             times = "".join(f" {value:>8.1f}" for value in (taken[0], median, max(taken[1:])))
             print(f"{address.partition('?')[0]:52} {span:>7} {size / 1000:>7.1f}{times}{note}", flush=True)
     return within
-
-
-TIMES = """() => {
-  const data = performance.getEntriesByType("resource").filter((each) => each.name.includes("/data/models/"));
-  const of = (what) => data.find((each) => each.name.includes(`/${what}?`));
-  return JSON.stringify(Object.fromEntries(CHARTS.map((what) => [what, of(what)?.duration ?? null])));
-}""".replace("CHARTS", json.dumps(list(CHARTS)))
-
-
-def _open_pages(url: str, session: str, runs: int) -> None:
-    """From the request until the charts that are in sight are drawn; files from the browser's cache but for the first."""
-    print(f"\n{'in chromium':52} {'span':>7} {'first':>8} {'median':>8} {'worst':>8}  ms")
-    with chromium() as browser:
-        context = browser.new_context(viewport={"width": 1440, "height": 900})
-        context.set_default_timeout(SLOW_MS)
-        context.add_cookies([{"name": "sessionid", "value": session, "url": url}])
-        page = context.new_page()
-        for span, asked in RANGES.items():
-            drawn, fetched = [], []
-            for _ in range(runs + 1):
-                began = time.perf_counter()
-                page.goto(f"{url}/models/{MODEL}?range={asked}")
-                page.locator(".js-plotly-plot .main-svg").first.wait_for()
-                drawn.append((time.perf_counter() - began) * 1000)
-                painted(page)
-                fetched.append(json.loads(page.evaluate(TIMES)))
-            _tell(f"/models/{MODEL}: first chart drawn", span, drawn)
-            for what in CHARTS:
-                known: list[Any] = [each[what] for each in fetched if each[what] is not None]
-                if known:
-                    _tell(f"  {what}, asked by the page together with the rest", span, known)
-
-
-def _tell(name: str, span: str, taken: list[float]) -> None:
-    rest = taken[1:] or taken
-    times = "".join(f" {value:>8.0f}" for value in (taken[0], statistics.median(rest), max(rest)))
-    print(f"{name:52} {span:>7}{times}", flush=True)

@@ -3,9 +3,9 @@
     manage.py bench queries [--days N] [--runs N]
 
 Loads what retention leaves of that time (benchmarks/_history.py) into a PostgreSQL of its own and asks every query as pages
-do; then asks the web process for the documents that a model's page is drawn from, and opens that page in chromium. Prints
-the first and the median call of each, and rows and bytes of each table; exit 1 beyond 150 ms for a chart of one model over
-24 hours, or 400 ms over 90 days (medians), as a query or over HTTP.
+do; then asks the web process for the documents that a model's page is drawn from. Prints the first and the median call of
+each, and rows and bytes of each table; exit 1 beyond 150 ms for a chart of one model over 24 hours, or 400 ms over 90 days
+(medians), as a query or over HTTP.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def upgrade(folder: Path, old: Path) -> int:
             thread.start()
         until("under way", lambda: traffic.ended["whole"] > 10)
         said("the version before serves")
-        fleet.manage(old, "backup", str(folder / "before.backup"))
+        fleet.manage(ROOT, "backup", str(folder / "before.backup"))
         fleet.manage(ROOT, "migrate", "--database", "owner", "--no-input")
         said("migrated")
         for name, words in (("control", CELERY), ("ingest", ("manage.py", "ingest"))):

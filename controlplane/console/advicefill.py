@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from controlplane.control.planning.advice import advice_of
+from controlplane.control.planning.advice import advised
 from controlplane.control.planning.gather import bare_model, setting_of
-from controlplane.core.advisor import Advice
+from controlplane.core.advisor import Situation
 from controlplane.core.gpus import GPUS
 from controlplane.core.observed_load import Sampled
 from controlplane.core.planner import ModelNow
@@ -35,7 +35,7 @@ def filled(row: Model, now_s: float) -> dict[str, str]:
         "slo_ttft_ms": f"{row.slo_ttft_ms:g}",
         "slo_itl_ms": f"{row.slo_itl_ms:g}",
         "kv_dtype": _precision(str(model.kv_dtype)),
-        **_hardware(model, advice_of(row, now_s)),
+        **_hardware(model, advised(row, now_s)[1]),
     }
     if recent:
         weights = sum(weight for _, weight in recent)
@@ -94,11 +94,10 @@ def _precision(kv_cache_dtype: str) -> str:
     return "bf16" if kv_cache_dtype == "bfloat16" else "auto"
 
 
-def _hardware(model: ModelNow, advice: Advice) -> dict[str, str]:
-    checks = {check.name: check for check in advice.checks}
-    found = {"transport": "rdma" if checks["transport"].value else "tcp"}
-    if checks["gpus"].value:
-        found["gpus"] = f"{checks['gpus'].value:.0f}"
+def _hardware(model: ModelNow, situation: Situation) -> dict[str, str]:
+    found: dict[str, str] = {"transport": situation.transport}
+    if situation.gpus:
+        found["gpus"] = f"{situation.gpus}"
     if model.network_gbps:
         found["network_gbps"] = f"{model.network_gbps:g}"
     kinds = {pool.role: pool.gpu for pool in model.pools if pool.gpu in GPUS}

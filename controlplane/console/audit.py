@@ -27,8 +27,8 @@ MOST = 10_000
 """Entries of one file."""
 FILTERS = ("q", "actor", "verb", "kind", "from", "to")
 KINDS = (
-    *("model", "engine", "node", "operation", "key", "token", "team", "alert", "rule", "silence", "channel", "price", "proposal"),
-    *("user", "refusal", "audit", "state"),
+    *("model", "engine", "node", "operation", "key", "token", "team", "alert", "rule", "silence", "channel", "price"),
+    *("proposal", "user", "refusal", "audit", "state"),
 )
 """What a subject begins with, before its colon."""
 MAX_CHARS = 150

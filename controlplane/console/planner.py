@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from controlplane.console.acts import BadBody, Body, change, order, version_of
-from controlplane.console.advisor import MAX_LINK, OWN
 from controlplane.console.data import answer, data
 from controlplane.console.live_state import snapshot
 from controlplane.console.model_facts import model_facts
@@ -31,14 +29,12 @@ from controlplane.control.actor import Actor
 from controlplane.control.models import Level, Proposal, ProposalState
 from controlplane.control.outlook import kinds_of
 from controlplane.control.planning import selectors
-from controlplane.control.planning.advice import advised
+from controlplane.control.planning.advice import advice_of
 from controlplane.control.planning.gather import setting_of
 from controlplane.control.planning.plain import plain
-from controlplane.core.advisor import Situation
 from controlplane.core.gpus import GPUS
 from controlplane.core.planner import Guards
 from controlplane.fleet import models
-from controlplane.physics.catalog import config_names, read_config
 from controlplane.telemetry.queries.exports import Table
 from controlplane.telemetry.topics import model_topic
 
@@ -152,16 +148,16 @@ def _table(found: list[dict[str, Any]]) -> Table:
 @data
 def advice(request: HttpRequest, name: str) -> HttpResponse:
     """Whether the model is worth disaggregating, from its own traffic of the last half hour, and how the planner stands to
-    it. `advisor`: the advisor's page with this model's figures in its form."""
+    it. `advisor`: the advisor's page, filled from this model."""
     model = get_object_or_404(models.Model, name=name)
-    given, situation = advised(model, time.time())
+    given = plain(advice_of(model, time.time()))
     told = {
-        "advice": plain(given),
+        "advice": given,
         "stance": stance(model),
-        "advisor": advisor_link(model, situation),
+        "advisor": f"{reverse('advisor')}?{urlencode({'model': name})}",
         "settings": reverse("planner_settings", args=[name]),
     }
-    return answer(request, f"{name}-advice", lambda: told, lambda: _checks(plain(given)["checks"]))
+    return answer(request, f"{name}-advice", lambda: told, lambda: _checks(given["checks"]))
 
 
 CHECKS = ("name", "title", "state", "value", "unit", "threshold", "samples", "window_s", "confidence", "sentence")
@@ -170,32 +166,3 @@ CHECKS = ("name", "title", "state", "value", "unit", "threshold", "samples", "wi
 def _checks(checks: list[dict[str, Any]]) -> Table:
     units = ["s" if name == "window_s" else "" for name in CHECKS]
     return Table(list(CHECKS), units, [[each[name] for name in CHECKS] for each in checks])
-
-
-def advisor_link(model: models.Model, situation: Situation) -> str:
-    """Without what is not known, and without a config.json that would make the address too long."""
-    given: dict[str, Any] = {
-        "gpus": situation.gpus or None,
-        "network_gbps": f"{situation.network_gbps:g}" if situation.network_gbps >= 1 else None,
-        "transport": situation.transport,
-        "slo_ttft_ms": f"{model.slo_ttft_ms:g}",
-        "slo_itl_ms": f"{model.slo_itl_ms:g}",
-    }
-    if situation.prompt_tokens.value and situation.output_tokens.value:
-        given |= {
-            "input_tokens": round(situation.prompt_tokens.value),
-            "output_tokens": max(2, round(situation.output_tokens.value)),
-            "prefix_hit": f"{100 * (situation.prefix_hits.value or 0.0):.3g}",
-        }
-    kinds = {role: kind for role, (_, kind) in kinds_of(model).items() if kind in GPUS}
-    if kinds:
-        given["gpu"] = next(iter(kinds.values()))
-        given |= {f"{role}_gpu": kind for role, kind in kinds.items() if role != "mixed" and kind != given["gpu"]}
-    known = next((name for name in config_names() if read_config(name) == model.config), None)
-    given |= {"model": known} if known else {"model": OWN, "config": json.dumps(model.config, separators=(",", ":"))}
-    link = _link(given)
-    return link if len(link) <= MAX_LINK else _link(given | {"config": None})
-
-
-def _link(given: Mapping[str, Any]) -> str:
-    return f"{reverse('advisor')}?{urlencode({name: value for name, value in given.items() if value is not None})}"

@@ -43,6 +43,8 @@ class FakeEngine:
         self.always: Act | None = None
         self.expired: float | None = 0.0
         """vllm:nixl_num_kv_expired_reqs_total; None: /metrics fails."""
+        self.expires_next = False
+        """A lease ends right after the next reading of that counter."""
         self.kv_blocks = 0
         """Of 16 tokens, as /metrics tells; 0: it does not."""
         self.metrics_act: Act = metrics
@@ -222,10 +224,23 @@ async def metrics(engine: FakeEngine, leg: Leg) -> None:
         await reply(leg, 500, {})
         return
     page = f'# HELP x\nvllm:nixl_num_kv_expired_reqs_total{{engine="0",model_name="m"}} {engine.expired}\n'.encode()
+    if engine.expires_next:
+        engine.expires_next, engine.expired = False, engine.expired + 1.0
     if engine.kv_blocks:
         page += b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="%d"} 1.0\n' % engine.kv_blocks
     leg.writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page))
     await leg.writer.drain()
+
+
+async def expire_once_read(engine: FakeEngine) -> None:
+    """A lease ends on the engine once its counter has been read, before it is read again however slow this machine is."""
+    if any(leg.path == "/metrics" for leg in engine.legs):
+        engine.expired = (engine.expired or 0.0) + 1.0
+        return
+    engine.expires_next = True
+    async with asyncio.timeout(60):
+        while engine.expires_next:  # noqa: ASYNC110  # a fake's plain state
+            await asyncio.sleep(0.01)
 
 
 async def whole(engine: FakeEngine, leg: Leg) -> None:

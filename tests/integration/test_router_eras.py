@@ -49,16 +49,10 @@ class Caching:
         return pull
 
 
-async def expire(two: Pair) -> None:
-    """A lease ends on p1 between the two readings of its counter."""
-    await until(lambda: [leg for leg in two.p1.legs if leg.path == "/metrics"], "a first reading")
-    two.p1.expired = (two.p1.expired or 0.0) + 1.0
-
-
 async def spoil(two: Pair, cache: Caching) -> None:
     """One request whose KV comes late to d1."""
     two.d1.acts = [cache.late()]
-    expiring = asyncio.ensure_future(expire(two))
+    expiring = asyncio.ensure_future(act.expire_once_read(two.p1))
     answer = await two.kit.post(TEXT)
     await expiring
     assert answer.json()["choices"][0]["text"] == EXPECTED
@@ -116,7 +110,7 @@ async def test_answers_of_that_moment_are_held_until_it_is_known(tmp_path: Path)
             pulled.set()
 
         two.d1.acts = [late, from_the_cache]
-        expiring = asyncio.ensure_future(expire(two))
+        expiring = asyncio.ensure_future(act.expire_once_read(two.p1))
         first = asyncio.ensure_future(two.kit.post(TEXT))
         await expiring
         two.p1.metrics_act = slow_page
@@ -152,7 +146,7 @@ async def test_a_leg_that_was_given_up_counts_as_late_if_a_lease_expires(tmp_pat
         two.d1.acts = [act.hang]
         await leave(two)
         cache.spoilt.add(("hello there", ""))  # it went on after its lease
-        await expire(two)
+        await act.expire_once_read(two.p1)
         await until(lambda: two.kit.router.directory.eras.all(), "distrusted")
         assert (await two.kit.post(TEXT)).json()["choices"][0]["text"] == EXPECTED
         assert len(two.kit.router.watches) == 0
@@ -215,7 +209,7 @@ async def test_routers_on_other_machines_and_control_learn_it_from_valkey(
 
         one, other = await started("one"), await started("other")
         two.d1.acts = [cache.late()]
-        expiring = asyncio.ensure_future(expire(two))
+        expiring = asyncio.ensure_future(act.expire_once_read(two.p1))
         answer = await two.kit.client.post(f"http://127.0.0.1:{one[0].port}/v1/completions", json=TEXT)
         await expiring
         assert answer.json()["choices"][0]["text"] == EXPECTED

@@ -46,11 +46,7 @@ async def test_a_late_answer_is_dropped_when_a_lease_has_expired_meanwhile(tmp_p
     async with pair(tmp_path, prefills=1, decodes=1, kv_lease_s=LEASE_S) as two:
         two.d1.acts = [wrong(two.p1, LEASE_S + 0.7)]
 
-        async def expire() -> None:
-            await until(lambda: [leg for leg in two.p1.legs if leg.path == "/metrics"], "a first reading")
-            two.p1.expired = 1.0
-
-        expiring = asyncio.ensure_future(expire())
+        expiring = asyncio.ensure_future(act.expire_once_read(two.p1))
         response = await two.kit.post({**TEXT, "stream": stream})
         await expiring
         assert (response.status_code, route_of(response)["reason"]) == (200, "kv_lost")

@@ -45,7 +45,7 @@ class Gap:
 @dataclass(frozen=True)
 class Usage:
     """What a key's requests for a model used. `estimated`: requests of those that records of others stand for, as a busy
-    router tells only every so many of those that went well; 0: all was counted. `cents`: what they cost; None: not known."""
+    router of an earlier version told only those; 0: all was counted. `cents`: what they cost; None: not known."""
 
     team: str
     key: str
