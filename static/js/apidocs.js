@@ -7,7 +7,7 @@ SwaggerUIBundle({
   url: place.dataset.schema,
   domNode: place,
   deepLinking: true,
-  docExpansion: "none",
+  docExpansion: "list",
   filter: true,
   validatorUrl: null,
   requestInterceptor(request) {
