@@ -39,7 +39,7 @@ class Command(PhysicsCommand):
         )
         for kind in RECORDED:
             group.add_argument(f"--{kind}", type=Path, metavar="FILE", help=f"the trace of {kind}")
-        group.add_argument("--settings", type=int, default=20, metavar="N", help="planner-splits: so many; default 20")
+        group.add_argument("--count", type=int, default=20, metavar="N", help="planner-splits: so many; default 20")
         group.add_argument("--hours", type=real, default=DAY_S / HOUR_S, metavar="H", help="of virtual time, default 24")
         group.add_argument("--keep", type=Path, metavar="FILE", help="keep finished runs in it, and go on from there")
         group.add_argument(
@@ -90,11 +90,11 @@ class Command(PhysicsCommand):
         self.stdout.write(json.dumps(document, indent=2) if options["json"] else plannerday.summary(document))
 
     def _planner_splits(self, options: dict[str, Any]) -> None:
-        if not 1 <= options["settings"] <= MOST_SETTINGS:
-            raise CommandError(f"--settings must be from 1 to {MOST_SETTINGS}, got {options['settings']}")
+        if not 1 <= options["count"] <= MOST_SETTINGS:
+            raise CommandError(f"--count must be from 1 to {MOST_SETTINGS}, got {options["count"]}")
         hours = [_hour(kind, options[kind]) for kind in RECORDED]
         with progress(shown=self.stderr.isatty()) as report:
-            document = splitrank.split_rank(hours, options["settings"], report)
+            document = splitrank.split_rank(hours, options["count"], report)
         self.stdout.write(json.dumps(document, indent=2) if options["json"] else splitrank.summary(document))
 
 
