@@ -123,6 +123,8 @@ ASKED: dict[str, Callable[[Actor], Any]] = {
     "revoke_token": lambda actor: tokens.revoke_token(actor, "zoe", "t"),
     "grant_model": lambda actor: actions.grant_model(actor, "m", "ann"),
     "ungrant_model": lambda actor: actions.ungrant_model(actor, "m", "ann"),
+    "add_join_token": lambda actor: actions.add_join_token(actor, "n9"),
+    "revoke_join_token": lambda actor: actions.revoke_join_token(actor, 1),
     "rotate_secret": lambda actor: rotation.prepare(actor),
     "set_price": lambda actor: actions.set_price(actor, "l4", "0.8"),
     "remove_price": lambda actor: actions.remove_price(actor, 1),
