@@ -91,7 +91,7 @@ class Command(PhysicsCommand):
 
     def _planner_splits(self, options: dict[str, Any]) -> None:
         if not 1 <= options["count"] <= MOST_SETTINGS:
-            raise CommandError(f"--count must be from 1 to {MOST_SETTINGS}, got {options["count"]}")
+            raise CommandError(f"--count must be from 1 to {MOST_SETTINGS}, got {options['count']}")
         hours = [_hour(kind, options[kind]) for kind in RECORDED]
         with progress(shown=self.stderr.isatty()) as report:
             document = splitrank.split_rank(hours, options["count"], report)
