@@ -148,7 +148,7 @@ def test_behind_tls_alone_cookies_and_browsers_stay_there(postgres: Any, valkey_
         while is_free(port):
             assert web.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             plain = client.get("/login")
             secure = client.get("/login", headers={"X-Forwarded-Proto": "https", "Host": "twinpool.example"})
     finally:
