@@ -9,6 +9,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from controlplane.access.scopes import SECRETS
 from controlplane.api import openapi
 from controlplane.api.documents import OperationDocument
 from controlplane.api.paging import Listed, page
@@ -76,6 +77,8 @@ class TokensQuery(Listed):
 
 
 class JoinTokens(Resource):
+    scope = SECRETS
+
     @openapi.read("list_join_tokens", TAG, openapi.page_of(JoinTokenDocument, "JoinTokenPage"), query=TokensQuery)
     def get(self, request: Request) -> Response:
         """Tokens with which nodes join or joined, the newest first, without the tokens themselves."""
@@ -104,6 +107,8 @@ def _add(actor: Actor, node: str, **options: Any) -> models.Operation:
 
 
 class OneJoinToken(Resource):
+    scope = SECRETS
+
     @openapi.read("get_join_token", TAG, JoinTokenDocument, query=NoQuery)
     def get(self, request: Request, token: int) -> Response:
         """One token."""

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from controlplane.access.tokens import add_token
 from controlplane.common.jointoken import JoinToken, read_token
 from controlplane.fleet import models
-from tests.integration.api_kit import token_of
+from tests.integration.api_kit import ROOT, token_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,6 +36,8 @@ def test_an_admin_makes_lists_and_revokes_tokens_and_nobody_else_does() -> None:
     assert refused(admin("POST", "join-tokens", wanted | {"node": "../x"})) == (422, "invalid")
     assert admin("POST", "join-tokens", wanted | {"address": "a b"})[0] == 400
     assert admin("POST", "join-tokens?dry_run=true", wanted)[0] == 200
+    writer = partial(send, add_token(ROOT, "admin", "writer", days=None, scopes=("read", "write"))[1])
+    assert writer("POST", "join-tokens", wanted)[0] == 403, "a token that is not for secrets made one"
     assert not models.JoinToken.objects.exists()
 
     status, made = admin("POST", "join-tokens", wanted, "once")
