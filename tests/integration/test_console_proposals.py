@@ -265,9 +265,7 @@ def test_a_models_page_says_whether_to_disaggregate_and_why_the_planner_holds(
         expect(advice).to_contain_text(each)
     expect(advice.locator(".checks li")).to_have_count(6)
     advice.get_by_role("link", name="Open in the advisor").click()
-    page.wait_for_url("**/advisor?*")
-    for name, value in {"model": "qwen3-8b", "gpus": "4", "input_tokens": "1000", "output_tokens": "200"}.items():
-        expect(page.locator(f"[name={name}]")).to_have_value(value)
+    page.wait_for_url("**/advisor?model=m")
     page.goto(f"{web.url}/models/other")
     expect(advice).to_contain_text(HOLD)
     assert complaints == []
