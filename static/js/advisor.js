@@ -181,7 +181,7 @@ function paint(document, drawn) {
   const head = courseNode(document);
   const same = drawn.advice === JSON.stringify(document.advice);
   if (same && result.firstElementChild?.matches(".course") && head) result.firstElementChild.replaceWith(head);
-  else if (!same || !head || !drawn.head) show(head, ...(document.advice ? adviceNodes(document.advice) : [waits()]));
+  else if (!same || !head || !drawn.head) show(head, ...(document.advice ? adviceNodes(document.advice, result.dataset.plotly) : [waits()]));
   if (document.advice && !same) announce(`${title(document.advice)}. ${["waiting", "working"].includes(document.state) ? gettext("It is being simulated.") : ""}`);
   last = document.advice ?? last;
   files();
