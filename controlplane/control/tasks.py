@@ -35,7 +35,7 @@ from controlplane.control.pacer import BEAT_SCHEDULE, Pacer
 from controlplane.control.planning.tick import Planner
 from controlplane.control.probing import Prober
 from controlplane.telemetry.cost_hours import roll_up_costs
-from controlplane.telemetry.hours import roll_up
+from controlplane.telemetry.hours import roll_up, roll_up_engines
 from controlplane.telemetry.partitions import Partitions, keep
 
 log = logging.getLogger(__name__)
@@ -139,6 +139,7 @@ def roll_up_hours() -> None:
         partitions = Partitions(keep(config()))
         roll_up(partitions)
         roll_up_costs(partitions)
+        roll_up_engines(partitions)
     except DatabaseError as error:
         log.warning("hours of telemetry are not rolled up now: %s", type(error).__name__)
 

@@ -1,11 +1,14 @@
-"""Hours of models, pools and pairs, added up from their minutes once no minute of the hour will change any more.
+"""Hours of models, pools, pairs and engines, added up from their minutes or tens of seconds once none of the hour will
+change any more.
 
 Runs as often as it likes and in several processes: where it stands is a row, written with the hours it made. A query takes
-the hours before that place and the minutes after it, so that a late roll-up makes it slower, not wrong.
+the hours before that place and the finer rows after it, so that a late roll-up makes it slower, not wrong. Engines have a
+place of their own: their hours are many, and hold up no others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +19,8 @@ from controlplane.core import names
 from controlplane.telemetry.merging import merge_stored
 from controlplane.telemetry.partitions import Partitions
 from controlplane.telemetry.tables import (
+    ENGINE_10S,
+    ENGINE_HOUR,
     MODEL_HOUR,
     MODEL_MINUTE,
     PAIR_HOUR,
@@ -28,53 +33,88 @@ from controlplane.telemetry.tables import (
 
 HOUR_S = 3600
 POSITION = "hours"
+ENGINE_POSITION = "engine_hours"
 """In telemetry_position; `at`: hours that end by then are made."""
 SETTLED_S = 900.0
 """The stream must be read this far beyond an hour's end: what is read again after a restart lies within that."""
 AT_ONCE = 48
+ROWS_AT_ONCE = 32
+"""Of an hour: each has what 360 rows of an engine told, up to 1 MB."""
 FOR_EVER = 1e11
-MEAN_BY = {
+POOL_WEIGHTS = {
     "tensor": "gpu_seconds",
     "dram": "gpu_seconds",
     "running": "1",
     "waiting": "1",
     "kv_usage": "engines",
 }
-"""Averages of a minute, and what each weighs in the hour's."""
-MAXIMA = frozenset({"engines", "gpus", "waiting_max"})
+ENGINE_WEIGHTS = dict.fromkeys(("running", "waiting", "kv_usage"), "samples")
+"""Averages of a finer row, and what each weighs in the hour's."""
+MAXIMA = frozenset({"engines", "gpus", "running_max", "waiting_max", "kv_usage_max"})
+LAST = frozenset({"model", "incarnation", "state"})
+COUNTS = {"minutes": "count(*)", "tens": "count(DISTINCT at)"}
+"""How many finer rows there are; two starts of an engine may share ten seconds."""
 
 
 @dataclass(frozen=True)
 class Rollup:
-    minute: Table
+    fine: Table
     hour: Table
+    weights: Mapping[str, str]
 
     @property
     def sketches(self) -> tuple[str, ...]:
-        return tuple(name for name in self.minute.columns if name.endswith("_ms"))
+        return tuple(name for name in self.fine.columns if name.endswith("_ms"))
 
 
-ROLLUPS = (Rollup(MODEL_MINUTE, MODEL_HOUR), Rollup(POOL_MINUTE, POOL_HOUR), Rollup(PAIR_MINUTE, PAIR_HOUR))
+@dataclass(frozen=True)
+class Lane:
+    """What is made together, and the place that says up to when it is."""
+
+    position: str
+    rollups: tuple[Rollup, ...]
+
+
+MINUTES = Lane(
+    POSITION,
+    (
+        Rollup(MODEL_MINUTE, MODEL_HOUR, {}),
+        Rollup(POOL_MINUTE, POOL_HOUR, POOL_WEIGHTS),
+        Rollup(PAIR_MINUTE, PAIR_HOUR, {}),
+    ),
+)
+ENGINES = Lane(ENGINE_POSITION, (Rollup(ENGINE_10S, ENGINE_HOUR, ENGINE_WEIGHTS),))
 
 
 def roll_up(partitions: Partitions, at_once: int = AT_ONCE) -> int:
-    """Make up to `at_once` hours that are due, the oldest first; returns how many. Raises django.db.Error."""
+    """Make up to `at_once` hours of models, pools and pairs that are due, the oldest first; returns how many. Raises
+    django.db.Error."""
+    return _make(MINUTES, partitions, at_once)
+
+
+def roll_up_engines(partitions: Partitions, at_once: int = AT_ONCE) -> int:
+    """The same of engines."""
+    return _make(ENGINES, partitions, at_once)
+
+
+def _make(lane: Lane, partitions: Partitions, at_once: int) -> int:
     made = 0
-    while made < at_once and _next_hour(partitions):
+    while made < at_once and _next_hour(lane, partitions):
         made += 1
     return made
 
 
-def _next_hour(partitions: Partitions) -> bool:
+def _next_hour(lane: Lane, partitions: Partitions) -> bool:
     with transaction.atomic(), connection.cursor() as cursor:
-        if not claimed(cursor, POSITION):
+        if not claimed(cursor, lane.position):
             return False
-        start = _due(cursor)
+        start = _due(cursor, lane)
         if start is None:
             return False
-        for rollup in ROLLUPS:
-            write_rows(cursor, partitions, rollup.hour, _hour(cursor, rollup, start))
-        note_made(cursor, POSITION, start + HOUR_S)
+        for rollup in lane.rollups:
+            for rows in _hour(rollup, start):
+                write_rows(cursor, partitions, rollup.hour, rows)
+        note_made(cursor, lane.position, start + HOUR_S)
     return True
 
 
@@ -94,33 +134,33 @@ def note_made(cursor: Any, position: str, until: float) -> None:
     )
 
 
-def _due(cursor: Any) -> int | None:
+def _due(cursor: Any, lane: Lane) -> int | None:
     """Where the next hour begins, if it may be made."""
     cursor.execute("SELECT stream, extract(epoch FROM at)::float8 FROM telemetry_position")
     places = dict(cursor.fetchall())
-    if names.TELEMETRY_STREAM not in places:
+    settled = places.get(names.TELEMETRY_STREAM, 0.0) - SETTLED_S
+    done = places.get(lane.position, 0.0)
+    if done + HOUR_S > settled:
         return None
-    start = _first(cursor, places.get(POSITION))
-    if start is None or start + HOUR_S + SETTLED_S > places[names.TELEMETRY_STREAM]:
-        return None
-    return start
+    start = _first(cursor, lane, done)
+    return start if start is not None and start + HOUR_S <= settled else None
 
 
-def _first(cursor: Any, done: float | None) -> int | None:
-    """The hour of the oldest minute that lies beyond `done`: a time in which nothing was recorded is skipped."""
-    if done is not None and _oldest(cursor, done, done + HOUR_S) is not None:
+def _first(cursor: Any, lane: Lane, done: float) -> int | None:
+    """The hour of the oldest row that lies beyond `done`: a time in which nothing was recorded is skipped."""
+    if _oldest(cursor, lane, done, done + HOUR_S) is not None:
         return int(done)
-    oldest = _oldest(cursor, done or 0.0, FOR_EVER)
+    oldest = _oldest(cursor, lane, done, FOR_EVER)
     return None if oldest is None else int(oldest // HOUR_S) * HOUR_S
 
 
-def _oldest(cursor: Any, since: float, until: float) -> float | None:
+def _oldest(cursor: Any, lane: Lane, since: float, until: float) -> float | None:
     query = sql.SQL("SELECT extract(epoch FROM min(at))::float8 FROM ({}) AS found").format(
         sql.SQL(" UNION ALL ").join(
             sql.SQL("SELECT min(at) AS at FROM {} WHERE at >= %(since)s AND at < %(until)s").format(
-                sql.Identifier(rollup.minute.name)
+                sql.Identifier(rollup.fine.name)
             )
-            for rollup in ROLLUPS
+            for rollup in lane.rollups
         )
     )
     cursor.execute(query, {"since": moment(since), "until": moment(until)})
@@ -128,38 +168,42 @@ def _oldest(cursor: Any, since: float, until: float) -> float | None:
     return found
 
 
-def _hour(cursor: Any, rollup: Rollup, start: int) -> list[list[Any]]:
-    """The rows of one hour, in the order of its table's columns."""
+def _hour(rollup: Rollup, start: int) -> Iterator[list[list[Any]]]:
+    """The rows of one hour, in the order of its table's columns, some at a time: all that a large fleet's engines told in it
+    would take hundreds of megabytes."""
     columns = rollup.hour.columns
-    picks = sql.SQL(", ").join(_pick(rollup, column) for column in columns)
-    keys = sql.SQL(", ").join(sql.Identifier(column) for column in rollup.minute.key if column != "at")
-    cursor.execute(
-        sql.SQL("SELECT {picks} FROM {table} WHERE at >= %(start)s AND at < %(end)s GROUP BY {keys}").format(
-            picks=picks, table=sql.Identifier(rollup.minute.name), keys=keys
-        ),
-        {"start": moment(start), "end": moment(start + HOUR_S)},
-    )
     sketches = {columns.index(name) for name in rollup.sketches}
-    return [
-        [merge_stored(map(bytes, value or ())) if place in sketches else value for place, value in enumerate(row)]
-        for row in cursor.fetchall()
-    ]
+    picks = sql.SQL(", ").join(_pick(rollup, column) for column in columns)
+    keys = sql.SQL(", ").join(sql.Identifier(column) for column in rollup.hour.key if column != "at")
+    query = sql.SQL("SELECT {picks} FROM {table} WHERE at >= %(start)s AND at < %(end)s GROUP BY {keys}").format(
+        picks=picks, table=sql.Identifier(rollup.fine.name), keys=keys
+    )
+    with connection.chunked_cursor() as cursor:
+        cursor.execute(query, {"start": moment(start), "end": moment(start + HOUR_S)})
+        while found := cursor.fetchmany(ROWS_AT_ONCE):
+            yield [
+                [merge_stored(map(bytes, value or ())) if place in sketches else value for place, value in enumerate(row)]
+                for row in found
+            ]
 
 
 def _pick(rollup: Rollup, column: str) -> sql.Composable:
     name = sql.Identifier(column)
     if column == "at":
         return sql.SQL("%(start)s::timestamptz")
-    if column == "minutes":
-        return sql.SQL("count(*)")
-    if column in rollup.minute.key:
+    if column in COUNTS:
+        return sql.SQL(COUNTS[column])
+    if column in rollup.hour.key:
         return name
+    if column in LAST:
+        return sql.SQL("(array_agg({} ORDER BY at DESC, incarnation DESC))[1]").format(name)
     if column in rollup.sketches:
         return sql.SQL("array_agg({0}) FILTER (WHERE {0} IS NOT NULL)").format(name)
     if column in MAXIMA:
         return sql.SQL("max({})").format(name)
-    if column in MEAN_BY:
-        weight = sql.SQL("1") if MEAN_BY[column] == "1" else sql.Identifier(MEAN_BY[column])
+    if column in rollup.weights:
+        by = rollup.weights[column]
+        weight = sql.SQL("1") if by == "1" else sql.Identifier(by)
         form = sql.SQL("sum({0} * {1}) / nullif(sum({1}) FILTER (WHERE {0} IS NOT NULL), 0)")
         return form.format(name, weight)
     return sql.SQL("sum({})").format(name)

@@ -1,4 +1,4 @@
-"""Columns and keys of the telemetry tables (migrations 0002 to 0009), and a batch of rows on its way into them."""
+"""Columns and keys of the telemetry tables (migrations 0002 to 0010), and a batch of rows on its way into them."""
 
 from __future__ import annotations
 
@@ -112,6 +112,8 @@ def _hour(minute: Table) -> Table:
 
 
 MODEL_HOUR, POOL_HOUR, PAIR_HOUR = _hour(MODEL_MINUTE), _hour(POOL_MINUTE), _hour(PAIR_MINUTE)
+ENGINE_HOUR = Table("telemetry_engine_hour", ("engine", "role", "at"), (*ENGINE_10S.columns, "tens"))
+"""`tens`: how many tens of seconds have a row; model, incarnation and state: the last ones."""
 COST_HOUR = Table(
     "telemetry_cost_hour",
     ("model", "role", "kind", "at"),
@@ -127,7 +129,7 @@ USAGE_HOUR = Table(
 )
 ALL = (
     *(NODE_SECOND, GPU_MINUTE, ENGINE_10S, POOL_MINUTE, MODEL_MINUTE, PAIR_MINUTE, REQUEST, USAGE),
-    *(MODEL_HOUR, POOL_HOUR, PAIR_HOUR, COST_HOUR, USAGE_HOUR),
+    *(MODEL_HOUR, POOL_HOUR, PAIR_HOUR, ENGINE_HOUR, COST_HOUR, USAGE_HOUR),
 )
 
 

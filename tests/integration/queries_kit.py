@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from controlplane.config import Config
-from controlplane.telemetry.hours import roll_up
+from controlplane.telemetry.hours import roll_up, roll_up_engines
 from controlplane.telemetry.partitions import Partitions, keep
 from controlplane.telemetry.records import Sample
 from controlplane.telemetry.rollups import Rollups
@@ -56,5 +56,6 @@ class Recorder:
         self._writer.write(batch, f"{int(until * 1000)}-0", until)
 
     def roll_up(self) -> int:
-        """Hours that are due."""
+        """Hours that are due; how many of models, pools and pairs."""
+        roll_up_engines(self.partitions, 1000)
         return roll_up(self.partitions, 1000)

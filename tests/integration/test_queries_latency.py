@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,13 @@ from hypothesis import strategies as st
 from controlplane.core.sketches import Sketch
 from controlplane.telemetry.hours import SETTLED_S
 from controlplane.telemetry.merging import Merged, merge_stored
+from controlplane.telemetry.queries.engines import engine_figures
+from controlplane.telemetry.queries.exports import figures_table
 from controlplane.telemetry.queries.models import model_figures, model_series
+from controlplane.telemetry.queries.stored import stored
 from controlplane.telemetry.queries.windows import Window
-from controlplane.telemetry.testing import request_row
-from tests.integration.queries_kit import HOUR_S, NOON, Recorder
+from controlplane.telemetry.testing import engine_row, histogram, request_row
+from tests.integration.queries_kit import D1, HOUR_S, NOON, P1, Recorder, engine, fleet
 
 WITHIN = 0.02
 
@@ -71,6 +75,53 @@ def test_the_cells_of_a_chart_of_any_step_are_those_of_the_raw_requests() -> Non
             raw = [ttft for ended, ttft in recorded if start <= ended < start + series.p99.step_s]
             assert (count or 0) == len(raw)
             assert p99 == (pytest.approx(quantile(raw, 0.99), rel=WITHIN) if raw else None)
+
+
+def record_engines(until: float) -> Recorder:
+    """An engine starts again within the second hour and changes its role within the third."""
+    draw = random.Random(3)
+    recorder, told, requests = Recorder(fleet(P1, D1)), {1: [0.01], 2: [0.01]}, 0.0
+    for number in range(int((until - NOON) / 30)):
+        at, start = NOON + 30 * number, 2 if number >= 170 else 1
+        if number == 300:
+            recorder.view = fleet(P1, engine("d1", "prefill"))
+        told[start] += [draw.lognormvariate(-4, 1) for _ in range(2)]
+        requests += 2
+        row = engine_row(
+            "d1",
+            "llama",
+            start,
+            running=draw.randrange(9),
+            waiting=draw.randrange(5),
+            kv_usage=draw.random(),
+            counters={"requests": requests},
+            histograms={"itl": histogram(told[start])},
+        )
+        recorder.take(at + 1, "engine", row)
+    recorder.write(until)
+    return recorder
+
+
+@pytest.mark.django_db
+def test_figures_of_engines_are_the_same_from_hours_and_from_ten_seconds() -> None:
+    now = NOON + 3 * HOUR_S + SETTLED_S
+    recorder = record_engines(now)
+    windows = [Window(NOON + since, NOON + until, now) for since, until in ((0, 12_000), (1200, 8000), (3600, 7200))]
+
+    def figures() -> list[list[list[Any]]]:
+        return [figures_table(engine_figures(window)).rows for window in windows]
+
+    from_tens = figures()
+    assert [len(rows) for rows in from_tens] == [2, 1, 1]
+    recorder.roll_up()
+    assert stored().engine_hours_until == NOON + 3 * HOUR_S
+    for hours, tens in zip(figures(), from_tens, strict=True):
+        assert [list(map(near, row)) for row in tens] == hours
+
+
+def near(value: Any) -> Any:
+    """Sums of the same numbers in another order."""
+    return pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
 
 
 values = st.lists(st.floats(1e-4, 1e9), max_size=30)

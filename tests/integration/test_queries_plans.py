@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.core.protocol import GpuRow
-from controlplane.telemetry.hours import SETTLED_S
+from controlplane.telemetry.hours import SETTLED_S, roll_up_engines
 from controlplane.telemetry.queries.effective import effective_gpus
 from controlplane.telemetry.queries.engines import engine_figures, engine_series
 from controlplane.telemetry.queries.gpus import gpu_figures, gpu_series
@@ -65,8 +65,10 @@ ASKED: dict[str, tuple[int, Callable[[], Any]]] = {
     "pair_series": (3, lambda: pair_series("llama", "p1", "d1", DAY)),
     "handoff_split": (3, lambda: handoff_split("llama", DAY)),
     "effective_gpus": (2, lambda: effective_gpus(DAY, "llama")),
-    "engine_series": (1, lambda: engine_series("d1", DAY)),
-    "engine_figures": (1, lambda: engine_figures(HOUR, "llama")),
+    "engine_series": (2, lambda: engine_series("d1", DAY)),
+    "engine_series of a quarter": (2, lambda: engine_series("d1", QUARTER)),
+    "engine_figures": (2, lambda: engine_figures(HOUR, "llama")),
+    "engine_figures of a quarter": (2, lambda: engine_figures(QUARTER, "llama")),
     "gpu_series": (1, lambda: gpu_series("g1", DAY)),
     "gpu_figures": (1, lambda: gpu_figures(HOUR, ["g1"])),
     "search": (2, lambda: search(RequestFilter(NOW - DAY_S, NOW, models=["llama"]))),
@@ -92,7 +94,7 @@ def test_queries_over_all_models_are_not_more_for_it(recorded: None) -> None:
         (2, lambda: pool_figures(QUARTER)),
         (2, lambda: transfer_figures(DAY)),
         (2, lambda: thirty_days(NOW)),
-        (1, lambda: engine_figures(HOUR)),
+        (2, lambda: engine_figures(HOUR)),
         (1, lambda: gpu_figures(HOUR)),
         (1, lambda: operation_markers(DAY)),
         (2, lambda: summary(RequestFilter(NOW - DAY_S, NOW), NOW)),
@@ -107,6 +109,31 @@ def test_a_chart_of_hours_reads_minutes_only_after_the_last_whole_hour(recorded:
     minutes = {name for name in partitions if name.startswith("telemetry_model_minute")}
     assert minutes <= {"telemetry_model_minute_20261126t0000", "telemetry_model_minute_default"}
     assert len([name for name in partitions if name.startswith("telemetry_model_hour")]) > 3
+
+
+def test_figures_of_engines_read_ten_seconds_only_around_whole_hours(recorded: None) -> None:
+    for window, parts in ((DAY, 3), (QUARTER, 2)):
+        with CaptureQueriesContext(connection) as captured:
+            (figures,) = engine_figures(window, "llama")
+        query = captured.captured_queries[-1]["sql"]
+        assert query.count('FROM "telemetry_engine_') == parts
+        assert query.count('FROM "telemetry_engine_hour"') == 1
+        assert figures.running.count > 0
+    partitions = tables_of(lambda: engine_figures(QUARTER, "llama"))
+    tens = {name for name in partitions if name.startswith("telemetry_engine_10s")}
+    assert tens <= {"telemetry_engine_10s_20261130t1200", "telemetry_engine_10s_default"}
+    assert len([name for name in partitions if name.startswith("telemetry_engine_hour")]) > 3
+
+
+def test_hours_of_engines_are_made_from_ten_seconds_by_index(recorded: None) -> None:
+    Recorder().write(NOW + 2 * HOUR_S)
+    with CaptureQueriesContext(connection) as captured:
+        assert roll_up_engines(Recorder().partitions, 1) == 1
+    asked = [query["sql"] for query in captured.captured_queries if 'FROM "telemetry_engine_10s"' in query["sql"]]
+    assert len(asked) == 2  # is there anything, and all of it
+    for query in asked:
+        nodes = plan_of(query.partition(" FOR ")[2] if query.startswith("DECLARE") else query)
+        assert "Seq Scan" not in {node["Node Type"] for node in nodes}
 
 
 def test_a_chart_of_minutes_reads_the_partitions_of_its_window_alone(recorded: None) -> None:

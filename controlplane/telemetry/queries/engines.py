@@ -1,4 +1,4 @@
-"""Engines: load, KV cache, tokens, transfers and latencies of each, from rows of ten seconds. Reads only."""
+"""Engines: load, KV cache, tokens, transfers and latencies of each, from ten seconds and hours. Reads only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from controlplane.telemetry.queries.pools import hits
 from controlplane.telemetry.queries.reading import ENGINES, Ask, Row, buckets, latency, mean, most, newest, over, read, total
 from controlplane.telemetry.queries.results import EngineFigures, EngineSeries
 from controlplane.telemetry.queries.shaping import Course, Shape
+from controlplane.telemetry.queries.stored import stored
 from controlplane.telemetry.queries.windows import Level, Window, cells, one_cell
 
 COUNTED = (
@@ -27,13 +28,17 @@ SERIES = {
     **{name: mean(name, "samples") for name in ("running", "waiting", "kv_usage")},
     **{name: buckets(name) for name in LATENCIES},
 }
+TENS_FOR_S = 86_400
+"""Ten seconds are kept for days only: longer windows begin and end at a whole hour."""
 
 
 def engine_figures(window: Window, model: str | None = None, engine: str | None = None) -> list[EngineFigures]:
-    """By engine and role: one that changed its role within the window comes twice. Engines are kept for days only; a window
-    that begins earlier has what is left. Raises django.db.Error."""
-    since, until = one_cell(window, Level.TEN_SECONDS)
-    rows = read(Ask(ENGINES, {"model": model, "engine": engine}, ("engine", "role"), FIGURES, since, until), 0.0)
+    """By engine and role: one that changed its role within the window comes twice. Raises django.db.Error."""
+    since, until = one_cell(window, Level.HOUR if window.span_s > TENS_FOR_S else Level.TEN_SECONDS)
+    rows = read(
+        Ask(ENGINES, {"model": model, "engine": engine}, ("engine", "role"), FIGURES, since, until),
+        stored().engine_hours_until,
+    )
     return [_figures(row, window) for row in rows]
 
 
@@ -66,9 +71,9 @@ def _figures(row: Row, window: Window) -> EngineFigures:
 
 
 def engine_series(engine: str, window: Window) -> EngineSeries:
-    """Raises django.db.Error."""
+    """Ten seconds of engines are kept for days only: finer cells than hours have what is left. Raises django.db.Error."""
     chart = cells(window)
-    course = Course(chart, read(over(ENGINES, {"engine": engine}, ("engine",), SERIES, chart), 0.0))
+    course = Course(chart, read(over(ENGINES, {"engine": engine}, ("engine",), SERIES, chart), stored().engine_hours_until))
     return EngineSeries(
         engine=engine,
         running=course.series("running", figures.REQUESTS),

@@ -18,6 +18,7 @@ from controlplane.telemetry.merging import SUMS_AT
 from controlplane.telemetry.queries.windows import Cells, Level
 from controlplane.telemetry.tables import (
     ENGINE_10S,
+    ENGINE_HOUR,
     GPU_MINUTE,
     MODEL_HOUR,
     MODEL_MINUTE,
@@ -36,18 +37,21 @@ the newest row ended, Unix seconds) and what was picked."""
 
 @dataclass(frozen=True)
 class Source:
-    """`grain`: of `rows`; `hours`: the same, added up; None: there is none."""
+    """`grain`: of `rows`; `hours`: the same, added up; None: there is none. `counted`: the column of `hours` that says how
+    many times of `rows` each stands for. `crowded`: a group may have several rows of the same time."""
 
     rows: Table
     hours: Table | None
     grain: Level
+    counted: str = "minutes"
+    crowded: bool = False
 
 
 MODELS = Source(MODEL_MINUTE, MODEL_HOUR, Level.MINUTE)
 POOLS = Source(POOL_MINUTE, POOL_HOUR, Level.MINUTE)
 PAIRS = Source(PAIR_MINUTE, PAIR_HOUR, Level.MINUTE)
 GPUS = Source(GPU_MINUTE, None, Level.MINUTE)
-ENGINES = Source(ENGINE_10S, None, Level.TEN_SECONDS)
+ENGINES = Source(ENGINE_10S, ENGINE_HOUR, Level.TEN_SECONDS, "tens", crowded=True)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Pick:
 
 
 Picks = Mapping[str, Pick]
+TIMES = "(coalesce(sum(units) FILTER (WHERE hourly), 0) + count(DISTINCT at) FILTER (WHERE NOT hourly))"
+"""Of hours an engine that changed its role counts the ten seconds of that twice."""
 
 
 def total(column: str) -> Pick:
@@ -129,7 +135,7 @@ def read(ask: Ask, hours_until: float) -> list[Row]:
         group=_listed(ask.group),
         keys=_listed(ask.group),
         cell=cell,
-        units=sql.SQL("sum(units)") if ask.source.hours else sql.SQL("count(DISTINCT at)"),
+        units=sql.SQL(TIMES if ask.source.crowded else "sum(units)"),
         picks=sql.SQL("").join(sql.SQL(", ") + pick.form for pick in ask.picks.values()),
         parts=sql.SQL(" UNION ALL ").join(parts),
     )
@@ -171,9 +177,11 @@ def _part(ask: Ask, part: tuple[Table, float, float], number: int, values: dict[
         conditions.append(sql.SQL(form).format(sql.Identifier(column), sql.Placeholder(f"w_{column}")))
         values[f"w_{column}"] = wanted
     return sql.SQL(
-        "SELECT at, {units}::int AS units, at + make_interval(secs => {width}) AS ends{columns} FROM {table} WHERE {where}"
+        "SELECT at, {units}::int AS units, {hourly} AS hourly, at + make_interval(secs => {width}) AS ends{columns} "
+        "FROM {table} WHERE {where}"
     ).format(
-        units=sql.Identifier("minutes") if of_hours else sql.SQL("1"),
+        units=sql.Identifier(ask.source.counted) if of_hours else sql.SQL("1"),
+        hourly=sql.SQL(str(of_hours)),
         width=sql.Literal(int(Level.HOUR if of_hours else ask.source.grain)),
         columns=sql.SQL("").join(sql.SQL(", ") + sql.Identifier(column) for column in sorted(needed - {"at"})),
         table=sql.Identifier(table.name),

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from django.db import connection
 
 from controlplane.core import names
-from controlplane.telemetry.hours import POSITION
+from controlplane.telemetry.hours import ENGINE_POSITION, POSITION
 
 
 @dataclass(frozen=True)
 class Stored:
     """`at`: when the newest record came that is in the tables (Unix seconds, the telemetry server's clock); None: none ever
-    was. `hours_until`: hours that end by then are rolled up. `tag` changes when anything of that does: an ETag."""
+    was. `hours_until`, `engine_hours_until`: hours that end by then are rolled up. `tag` changes when anything of that does:
+    an ETag."""
 
     at: float | None
     hours_until: float
+    engine_hours_until: float
     tag: str
 
 
@@ -26,5 +28,5 @@ def stored() -> Stored:
         cursor.execute("SELECT stream, last_id, extract(epoch FROM at)::float8 FROM telemetry_position")
         found = {stream: (last, at) for stream, last, at in cursor.fetchall()}
     last, at = found.get(names.TELEMETRY_STREAM, ("", None))
-    hours_until = found.get(POSITION, ("", 0.0))[1]
-    return Stored(at, hours_until, f"{last or '0'}.{hours_until:.0f}")
+    hours, engine_hours = (found.get(position, ("", 0.0))[1] for position in (POSITION, ENGINE_POSITION))
+    return Stored(at, hours, engine_hours, f"{last or '0'}.{hours:.0f}.{engine_hours:.0f}")

@@ -1,8 +1,8 @@
 """Spans of time that pages ask for, the level of roll-up that answers them, and their cells. Pure; times are Unix seconds.
 
 Levels: ten seconds (engines, requests: spans up to half an hour), minutes (pools, models, pairs, GPUs), hours (pools,
-models, pairs: cells of an hour and more). Hours are made from minutes and hold the same sums and sketches, so any mixture is
-right."""
+models, pairs, engines: cells of an hour and more). Hours are made from finer rows and hold the same sums and sketches, so
+any mixture is right."""
 
 from __future__ import annotations
 
