@@ -28,6 +28,7 @@ import httpx
 from _servers import servers
 
 from controlplane.common.jointoken import Joined
+from controlplane.common.valkey import connect_sync
 from controlplane.core import names, signing
 from controlplane.core.codec import encode
 
@@ -123,6 +124,12 @@ def answers(url: str, path: str) -> bool:
         return False
 
 
+def ticked_at(url: str) -> float:
+    """When control last ended a tick, Unix seconds."""
+    with connect_sync(url) as valkey:
+        return float(valkey.get(names.CONTROL_KEY) or 0)
+
+
 @contextmanager
 def before(commit: str, folder: Path) -> Iterator[Path]:
     checkout = folder / "before"
@@ -178,10 +185,12 @@ def upgrade(folder: Path, old: Path) -> int:
         fleet.manage(ROOT, "backup", str(folder / "before.backup"))
         fleet.manage(ROOT, "migrate", "--database", "owner", "--no-input")
         said("migrated")
+        restarted_at = 0.0
         for name, words in (("control", CELERY), ("ingest", ("manage.py", "ingest"))):
             fleet.end(name)
+            restarted_at = max(restarted_at, time.time()) if name == "control" else restarted_at
             fleet.start(name, ROOT, *words)
-        until("ticking", lambda: b"ready." in (folder / "control.log").read_bytes().rpartition(b"\n")[0][-20_000:])
+        until("ticking", lambda: ticked_at(fleet.env[names.ENV_VALKEY_URL]) > restarted_at)
         said("control and ingest are new")
         for name, port, url in zip(("router-1", "router-2"), ports, urls, strict=True):
             traffic.routers = [each for each in urls if each != url]
