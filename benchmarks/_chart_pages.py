@@ -12,8 +12,9 @@ from tests.console_web import Web
 
 MODEL = "llama-70b"
 RANGES = {"24 h": "24h", "90 d": "90d"}
-CHARTS = ("series", "pool_series", "transfer_series")
-REST = ("figures", "pools", "transfers", "engines", "pairs", "handoff", "slo", "waste", "markers")
+CHARTS = ("series", "pool_series", "transfer_series", "engines")
+"""What the limits are for."""
+REST = ("figures", "pools", "transfers", "pairs", "handoff", "slo", "waste", "markers")
 
 
 def ask_pages(limits_ms: Mapping[str, float], runs: int) -> bool:
@@ -35,7 +36,7 @@ def ask_pages(limits_ms: Mapping[str, float], runs: int) -> bool:
 
 
 def _addresses() -> Iterator[tuple[str, str, bool]]:
-    """Span, address, and whether it is a chart of a model, which the limits are for."""
+    """Span, address, and whether the limits are for it."""
     for span, asked in RANGES.items():
         yield span, f"/models/{MODEL}?range={asked}", False
         for what in (*CHARTS, *REST):

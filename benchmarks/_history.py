@@ -1,18 +1,19 @@
 """Days of a fleet's telemetry for benchmarks, loaded by COPY: 64 GPUs, 16 engines, 3 models, about 3 requests/s each.
 
 What retention leaves: minutes of pools and models for all days, GPUs, engines and pairs for two, requests for seven; the
-hours are made by the real roll-up. Engines' histograms have vLLM's own bounds.
+hours are made by the real roll-up, and those of engines are repeated to what is left of them, 30 days. Engines' histograms
+have vLLM's own bounds.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
-from django.db import connections
+from django.db import connection, connections
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
@@ -20,13 +21,13 @@ from controlplane.config import Config
 from controlplane.core.sketches import Sketch, from_cumulative
 from controlplane.fleet.models import Model, Operation
 from controlplane.telemetry import tables
-from controlplane.telemetry.hours import roll_up
+from controlplane.telemetry.hours import roll_up, roll_up_engines
 from controlplane.telemetry.partitions import Partitions, keep
 from controlplane.telemetry.records import COUNTERS, HISTOGRAMS
 from controlplane.telemetry.tables import Table, moment
 from controlplane.telemetry.writer import Writer
 
-DAY_S, MINUTE_S = 86_400, 60
+DAY_S, HOUR_S, MINUTE_S = 86_400, 3600, 60
 VARIANTS = 48
 """Different histograms of each kind; rows take one of them."""
 POOLS = (
@@ -97,17 +98,12 @@ class History:
             partitions.ensure(table, (moment(start) for start in starts if start % 900 == 0))
             copy(table, (row | {"at": moment(start)} for start in starts for row in rows(start)))
         Writer(partitions).write(tables.Batch(), f"{self._until * 1000}-0", self._until)
-        self._roll_up(partitions)
+        for name, one in (("hours", roll_up), ("engines' hours", roll_up_engines)):
+            _roll_up(name, one, partitions)
+        _repeat_engine_hours(partitions, min(int(Config().keep_engine_hour_days), self._days))
         connections["owner"].ensure_connection()
         with connections["owner"].cursor() as cursor:
             cursor.execute("VACUUM ANALYZE")
-
-    def _roll_up(self, partitions: Partitions) -> None:
-        began, made = time.monotonic(), 0
-        while some := roll_up(partitions):
-            made += some
-        taken = time.monotonic() - began
-        print(f"{made} hours rolled up in {taken:.0f} s: {taken / max(made, 1) * 1000:.0f} ms each", flush=True)
 
     def _of_requests(self, median_ms: float) -> list[bytes]:
         draws = ([self._draw.lognormvariate(0, 0.6) * median_ms for _ in range(PER_MINUTE)] for _ in range(VARIANTS))
@@ -204,6 +200,30 @@ class History:
             "session": f"{self._draw.getrandbits(64):016x}",
         }
         yield way | engines | times | counts | ended | session
+
+
+def _roll_up(name: str, one: Callable[[Partitions], int], partitions: Partitions) -> None:
+    began, made = time.monotonic(), 0
+    while some := one(partitions):
+        made += some
+    taken = time.monotonic() - began
+    print(f"{made} {name} rolled up in {taken:.0f} s: {taken / max(made, 1) * 1000:.0f} ms each", flush=True)
+
+
+def _repeat_engine_hours(partitions: Partitions, days: int) -> None:
+    """The newest day of them, on each day before the last two."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT extract(epoch FROM max(at))::float8 FROM telemetry_engine_hour")
+        (newest,) = cursor.fetchone()
+        earlier = range(2, days)
+        starts = (moment(newest - day * DAY_S - hour * HOUR_S) for day in earlier for hour in range(24))
+        partitions.ensure(tables.ENGINE_HOUR, starts)
+        columns = ", ".join(column for column in tables.ENGINE_HOUR.columns if column != "at")
+        cursor.execute(
+            f"INSERT INTO telemetry_engine_hour (at, {columns}) SELECT at - make_interval(days => day), {columns} "
+            "FROM telemetry_engine_hour, generate_series(%s, %s) AS day WHERE at > %s",
+            [earlier.start, earlier.stop - 1, moment(newest - DAY_S)],
+        )
 
 
 def copy(table: Table, rows: Iterable[Row]) -> None:

@@ -4,8 +4,8 @@
 
 Loads what retention leaves of that time (benchmarks/_history.py) into a PostgreSQL of its own and asks every query as pages
 do; then asks the web process for the documents that a model's page is drawn from. Prints the first and the median call of
-each, and rows and bytes of each table; exit 1 beyond 150 ms for a chart of one model over 24 hours, or 400 ms over 90 days
-(medians), as a query or over HTTP.
+each, and rows and bytes of each table; exit 1 beyond 150 ms for a chart or the engines of one model over 24 hours, or
+400 ms over 90 days (medians), as a query or over HTTP.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ def _questions(now: float) -> Iterator[Question]:
         yield Question("latency and rates of a model", name, lambda w=window: models.model_series(model, w), True)
         yield Question("load and use of its pools", name, lambda w=window: pools.pool_series(model, w), True)
         yield Question("KV transfers, with heat", name, lambda w=window: transfers.transfer_series(model, w), True)
+        yield Question("figures of its engines", name, lambda w=window: engines.engine_figures(w, model), True)
         yield Question("figures of a model", name, lambda w=window: models.model_figures(model, w))
         yield Question("figures of all pools", name, lambda w=window: pools.pool_figures(w))
         yield Question("transfers of all pools", name, lambda w=window: transfers.transfer_figures(w))

@@ -78,6 +78,7 @@ class Config(BaseSettings):
     keep_node_second_hours: float = Field(default=2, gt=0)
     keep_gpu_minute_days: float = Field(default=2, gt=0)
     keep_engine_10s_days: float = Field(default=2, gt=0)
+    keep_engine_hour_days: float = Field(default=30, gt=0)
     keep_pool_minute_days: float = Field(default=90, gt=0)
     keep_request_days: float = Field(default=7, gt=0)
     keep_cost_days: float = Field(default=800, gt=0)

@@ -137,15 +137,11 @@ SOURCES: Mapping[str, Source] = {
 
 @data
 def model(request: HttpRequest, name: str, what: str) -> HttpResponse:
-    """?range= or ?from=&to= (data.window_of). 404 when there is no such model."""
+    """?range= or ?from=&to= (data.window_of). `step_s`: the width of its charts' cells. 404 when there is no such model."""
     if not models.Model.objects.filter(name=name).exists():
         raise Http404
     source = SOURCES[what]
     window = window_of(request.GET, time.time())
     found = source.ask(name, window, request.GET)
-    return answer(
-        request,
-        f"{name}-{what}",
-        lambda: {"since": window.since, "until": window.until, "now": window.now, "found": source.page(found)},
-        lambda: source.table(found),
-    )
+    of = {"since": window.since, "until": window.until, "now": window.now, "step_s": window.step_s}
+    return answer(request, f"{name}-{what}", lambda: of | {"found": source.page(found)}, lambda: source.table(found))

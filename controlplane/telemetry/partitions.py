@@ -33,7 +33,7 @@ def keep(config: Config) -> dict[Table, timedelta]:
         tables.MODEL_HOUR: pools,
         tables.POOL_HOUR: pools,
         tables.PAIR_HOUR: pools,
-        tables.ENGINE_HOUR: pools,
+        tables.ENGINE_HOUR: timedelta(days=config.keep_engine_hour_days),
         tables.COST_HOUR: timedelta(days=config.keep_cost_days),
         tables.USAGE_HOUR: timedelta(days=config.keep_cost_days),
         tables.REQUEST: timedelta(days=config.keep_request_days),

@@ -57,12 +57,16 @@ let round = 0;
 let running = 0;
 const due = () => range.live && !running && !document.hidden && Date.now() - askedAt > everyMs();
 
-// ---- panels: what they need, how they paint it, and how often at most they are asked for (everyMs)
+// ---- panels: what they need, how they paint it, and how often at most they are asked for (everyMs, or what tells it)
 const plotlyUrl = byId("charts").dataset.plotly;
 const charts = makeCharts(facts.slo, dataUrl);
 for (const { chart } of charts) byId("charts").append(chart.node);
 const kpis = makeModelKpis(byId("kpis"), facts.slo);
 const figuresOf = new Map(); // engine and role -> its figures
+// Figures of engines take the most time: asked for anew once the time range has moved by a cell, or when an engine has none.
+let figuresStepMs = 0;
+const figuresEveryMs = () => (rows.of("engine").every((row) => figuresOf.has(`${row.engine} ${row.role}`)) ? figuresStepMs : 0);
+const everyOf = ({ everyMs: own }) => (typeof own === "function" ? own() : own);
 
 const PANELS = [
   ...charts.map(({ source, chart }) => ({
@@ -76,7 +80,7 @@ const PANELS = [
   { needs: ["waste"], everyMs: 60_000, paint: ({ waste }) => paintWaste(part("waste", "body"), waste.found), fail: failIn(part("waste", "body")) },
   { needs: ["proposed-cost"], everyMs: 60_000, paint: ({ "proposed-cost": { proposals } }) => paintSplit(wordsOf(proposals)), fail: () => paintSplit(null) },
   { needs: ["pairs"], paint: ({ pairs }, state) => paintPairs(pairs.found, state), fail: failIn(part("pairs", "body")) },
-  { needs: ["engines"], paint: ({ engines: { found } }) => keepFigures(found), fail: () => {} },
+  { needs: ["engines"], everyMs: figuresEveryMs, paint: ({ engines: { found, step_s: step } }) => keepFigures(found, step), fail: () => (figuresStepMs = 0) },
   { needs: ["slo"], everyMs: 30_000, paint: ({ slo }) => head.slo(slo.found, facts), fail: () => head.slo(null, facts) },
 ];
 
@@ -103,7 +107,7 @@ async function refresh(asked = false) {
   };
   if (asked) feeds.repaint();
   const facing = asked ? read(modelUrl(NAME, "facts")).then(keepFacts) : againFacts();
-  const wanted = PANELS.filter((panel) => asked || !(Date.now() - panel.askedAt < panel.everyMs));
+  const wanted = PANELS.filter((panel) => asked || !(Date.now() - panel.askedAt < everyOf(panel)));
   for (const panel of wanted) panel.askedAt = Date.now();
   running += 1;
   await Promise.all([facing, ...wanted.map((panel) => fill(panel, get))]);
@@ -181,7 +185,8 @@ function requestsUrl(more = {}) {
   return `/requests?${query}`;
 }
 
-function keepFigures(found) {
+function keepFigures(found, step) {
+  figuresStepMs = step * 1000;
   figuresOf.clear();
   for (const one of found) figuresOf.set(`${one.engine} ${one.role}`, one);
   feeds.repaint();

@@ -33,7 +33,8 @@ TENS_FOR_S = 86_400
 
 
 def engine_figures(window: Window, model: str | None = None, engine: str | None = None) -> list[EngineFigures]:
-    """By engine and role: one that changed its role within the window comes twice. Raises django.db.Error."""
+    """By engine and role: one that changed its role within the window comes twice. Hours of engines are kept for weeks; a
+    window that begins earlier has what is left. Raises django.db.Error."""
     since, until = one_cell(window, Level.HOUR if window.span_s > TENS_FOR_S else Level.TEN_SECONDS)
     rows = read(
         Ask(ENGINES, {"model": model, "engine": engine}, ("engine", "role"), FIGURES, since, until),
