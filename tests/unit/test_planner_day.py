@@ -26,7 +26,8 @@ def test_a_day_repeats_the_hours_under_their_curves() -> None:
     by_hour = [sum(index * 3600 <= each.at_s < (index + 1) * 3600 for each in arrivals) for index in range(24)]
     assert by_hour[12] > 2 * by_hour[0]
     assert at_curve(((0, 0.5), (12, 1.5)))(6 * 3600.0) == pytest.approx(1.0)
-    assert set(TRAFFIC) == {"shifting", "stationary"}
+    assert day([chat], {"chat": ((0, 0.5), (12, 1.5))}, seed=1) != arrivals, "another seed, another day"
+    assert list(TRAFFIC) == ["shifting", "stationary", "second shifting", "second stationary"]
 
 
 def test_the_planner_loses_no_request_and_keeps_six_moves_an_hour() -> None:

@@ -23,7 +23,19 @@ from controlplane.core.shapes import Shape
 from controlplane.physics.catalog import read_config
 from controlplane.physics.experiments.daycontrol import Fixed, Planned, Reactive, Ticking, pools_now
 from controlplane.physics.experiments.daykept import Kept, key_of
-from controlplane.physics.experiments.daytraffic import DAY_S, HOUR_S, SHIFTING, STATIONARY, Curve, Hour, day
+from controlplane.physics.experiments.daytraffic import (
+    DAY_S,
+    HOUR_S,
+    SECOND_SEED,
+    SECOND_SHIFTING,
+    SECOND_STATIONARY,
+    SEED,
+    SHIFTING,
+    STATIONARY,
+    Curve,
+    Hour,
+    day,
+)
 from controlplane.physics.forecasting import Report
 from controlplane.physics.phases import stored_shape
 
@@ -39,7 +51,13 @@ SETTINGS = Settings(max_num_seqs=256)
 PLANNER, REACTIVE = "planner", "reactive ±1"
 FIXED = {f"fixed {split}:{ENGINES - split}": split for split in range(ENGINES - 1, 0, -1)}
 CONTROLS = (PLANNER, *FIXED, REACTIVE)
-TRAFFIC: Mapping[str, Mapping[str, Curve]] = {"shifting": SHIFTING, "stationary": STATIONARY}
+TRAFFIC: Mapping[str, tuple[Mapping[str, Curve], int]] = {
+    "shifting": (SHIFTING, SEED),
+    "stationary": (STATIONARY, SEED),
+    "second shifting": (SECOND_SHIFTING, SECOND_SEED),
+    "second stationary": (SECOND_STATIONARY, SECOND_SEED),
+}
+"""Curves, and the seed of their draw."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +100,14 @@ def planner_day(
     controls: Sequence[str] = (),
     keep: Path | None = None,
 ) -> dict[str, Any]:
-    """Both traffics under all controls. `only`: shifting or stationary; `controls`: some of CONTROLS (empty: all); `keep`: a
+    """Each traffic under all controls. `only`: one of TRAFFIC; `controls`: some of CONTROLS (empty: all); `keep`: a
     file of finished runs, which are not computed again (daykept). Raises ForecastRefused for that file."""
     told: Report = report or (lambda what, share: None)
     shape = stored_shape(read_config(MODEL), WEIGHTS)
     kept, found = Kept(keep), {}
-    for name, curves in TRAFFIC.items():
+    for name, (curves, seed) in TRAFFIC.items():
         if only in ("", name):
-            arrivals = day(hours, curves, seconds)
+            arrivals = day(hours, curves, seconds, seed)
             found[name] = traffic_document(name, shape, arrivals, seconds, controls or CONTROLS, told, kept)
     return {
         "model": MODEL,

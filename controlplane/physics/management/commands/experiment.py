@@ -30,7 +30,7 @@ class Command(PhysicsCommand):
         parser.add_argument(
             "name",
             choices=EXPERIMENTS,
-            help="field-story takes about a minute, planner-day ten of one core, planner-splits five",
+            help="field-story takes about a minute, planner-day half an hour of one core, planner-splits five",
         )
         parser.add_argument("--json", action="store_true", help="print the document instead of the findings")
         parser.add_argument("--html", type=Path, metavar="FILE", help="field-story: write a page with charts")
@@ -49,7 +49,7 @@ class Command(PhysicsCommand):
             metavar="NAME",
             help="planner, 'reactive ±1', 'fixed 6:2', …; default all",
         )
-        group.add_argument("--traffic", default="", metavar="NAME", help="shifting or stationary; default both")
+        group.add_argument("--traffic", default="", metavar="NAME", help=f"{', '.join(plannerday.TRAFFIC)}; default all")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["name"] == "planner-day":
