@@ -242,9 +242,7 @@ def test_gpus_of_a_lower_priority_are_proposed_with_both_forecasts_and_given_bac
     assert sum(home.values()) == 6 - taken
     assert [each.proposal for each in tick.fleet_now(NOW).lent] == [str(row.pk)]
     back = dict(row.trade["takes"][0], proposal=str(row.pk))
-    had = {pool.role: pool.desired_engines for pool in poor.pools.all()}
-    less = dict(had, decode=had["decode"] - taken) if had["decode"] > taken else dict(had, prefill=had["prefill"] - taken)
-    give = proposal(poor, key="back", cause="give_back", giver=rich, trade={"gives_back": [back]}, sizes=less)
+    give = proposal(poor, key="back", cause="give_back", giver=rich, trade={"gives_back": [back]}, sizes={"prefill": 1, "decode": 1})
     actions.approve_proposal(ANN, give.pk)
     done()
     outcomes.settle()
