@@ -242,7 +242,9 @@ def test_gpus_of_a_lower_priority_are_proposed_with_both_forecasts_and_given_bac
     assert sum(home.values()) == 6 - taken
     assert [each.proposal for each in tick.fleet_now(NOW).lent] == [str(row.pk)]
     back = dict(row.trade["takes"][0], proposal=str(row.pk))
-    give = proposal(poor, key="back", cause="give_back", giver=rich, trade={"gives_back": [back]}, sizes={"prefill": 1, "decode": 1})
+    give = proposal(
+        poor, key="back", cause="give_back", giver=rich, trade={"gives_back": [back]}, sizes={"prefill": 1, "decode": 1}
+    )
     actions.approve_proposal(ANN, give.pk)
     done()
     outcomes.settle()
