@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from django.core.management import call_command
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests import console_history
 from tests.console_rows import find
@@ -114,6 +115,49 @@ def test_a_panel_that_fails_takes_no_other_one_with_it(visit: Callable[..., Visi
     page.locator("#pairs").get_by_role("button", name="Try again").click()
     expect(page.locator("#pairs .matrix td")).to_have_count(40, timeout=SLOW)
     opened.complaints[:] = [text for text in opened.complaints if "503" not in text]
+
+
+def test_figures_of_engines_are_asked_for_once_until_the_time_has_moved_by_a_cell(
+    visit: Callable[..., Visit], fleet: Fleet, web: Web
+) -> None:
+    page = open_page(visit, web, f"/models/{NAME}")
+    rows = page.locator("#engines tbody tr")
+    expect(rows).to_have_count(13)
+    names = rows.evaluate_all("rows => rows.map((row) => row.dataset.engine)")
+    asked: Counter[str] = Counter()
+    step_s = 86_400
+
+    def answer_engines(route: Route) -> None:
+        asked["engines"] += 1
+        nothing = {"value": None}
+        figures = {"prefix_hits": {"value": 0.123}, "transfer_bytes_per_s": nothing, "ttft": {"p99": nothing}}
+        each = [
+            {"engine": name, "role": role, "itl": {"p99": nothing}, **figures}
+            for name in names
+            for role in ("prefill", "decode")
+        ]
+        route.fulfill(json={"since": 0, "until": 1, "now": 1, "step_s": step_s, "found": each})
+
+    def count_figures(route: Route) -> None:
+        asked["figures"] += 1
+        route.continue_()
+
+    def until_asked(what: str, often: int) -> None:
+        """The page's clock goes on until it asks again."""
+        for _ in range(often - asked[what]):
+            with page.expect_response(f"**/{what}?*", timeout=SLOW):
+                page.evaluate("() => { const real = Date.now; Date.now = () => real() + 11_000; }")
+
+    page.route("**/engines?*", answer_engines)
+    page.route("**/figures?*", count_figures)
+    page.goto(f"{web.url}/models/{NAME}")
+    expect(rows.first).to_contain_text("12 %", timeout=SLOW)
+    until_asked("figures", 3)
+    assert asked["engines"] == 1
+    page.get_by_role("radio", name="6 h", exact=True).check()
+    page.wait_for_function("() => location.search === '?range=6h'")
+    expect(page.locator('[data-kpi="requests"] .meta')).to_have_text("6 h", timeout=SLOW)
+    assert asked["engines"] == 2
 
 
 def test_requests_are_found_opened_paged_and_held(visit: Callable[..., Visit], fleet: Fleet, web: Web) -> None:
