@@ -43,7 +43,7 @@ def test_the_planner_moves_engines_by_itself_and_keeps_what_became_of_it(valkey:
     for other in models.Model.objects.exclude(pk=model.pk):
         planned(other, Level.OFF)
     planned(model, Level.AUTOMATIC, guards={"give_up": False, "moves_per_hour": 20})
-    traffic(now, 4.0, model=LLAMA, prompt=16_000, output=60, ttft_ms=60_000.0)
+    traffic(now, 1.4, model=LLAMA, prompt=16_000, output=60, ttft_ms=60_000.0)
     decision = tick.look(now)
     row = Proposal.objects.filter(model=model).first()
     assert row is not None, decision.holds
