@@ -27,10 +27,12 @@ Local = Callable[[Mix], Sequence[bool]]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Minutes in their order. `rate`: the load (arrivals/s) that they stand for; for others all are scaled alike."""
+    """Minutes in their order. `rate`: the load (arrivals/s) that they stand for; for others all are scaled alike. `seen`: so
+    many of the first are all of the last hour; 0: less was seen."""
 
     minutes: tuple[Minute, ...]
     rate: float
+    seen: int = 0
 
 
 def minute_of(window: Window, weight: float, factor: float, usual: Mix) -> Minute:
@@ -65,15 +67,20 @@ class Backlog:
         """With so many engines, at `rate` arrivals/s."""
         scale = rate / self._traffic.rate
         pools = Pools(self._answer, answers, prefills)
-        return Course([moment for minute in self._minutes for moment in pools.through(minute, scale)])
+        return Course([pools.through(minute, scale) for minute in self._minutes])
 
 
 class Course:
     """How the traffic went."""
 
-    def __init__(self, moments: Sequence[Moment]) -> None:
-        self._moments = moments
-        self._weight = math.fsum(each.weight for each in moments)
+    def __init__(self, minutes: Sequence[Sequence[Moment]]) -> None:
+        self._minutes = minutes
+        self._moments = [moment for minute in minutes for moment in minute]
+        self._weight = math.fsum(each.weight for each in self._moments)
+
+    def part(self, first: int, end: int) -> Course:
+        """Of the minutes from `first` on, before `end`; what was left undone before them is in it."""
+        return Course(self._minutes[first:end])
 
     def later_than(self, seconds: float) -> float:
         """Share of the requests whose first token takes longer."""

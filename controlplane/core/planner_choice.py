@@ -11,16 +11,11 @@ from controlplane.core.planner_layouts import Layouted
 from controlplane.core.planner_moves import moves_between, within
 from controlplane.core.planner_search import Search, missed, present, rank, spread_room
 from controlplane.core.planner_types import Alternative, Cause, Estimate, ModelNow, PoolPlan
+from controlplane.core.planner_worth import worth
 from controlplane.core.protocol import Mode
 
 KEPT = 4
 """Alternatives that are told."""
-LEAST_GAIN = 0.03
-"""Share of requests in time that a change must win where no layout keeps the targets."""
-HOPELESS = 0.05
-"""Share of requests in time below which less overload is worth a change, though still few are in time."""
-SURE_GAIN = 0.005
-"""The same where the new layout keeps them."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +64,12 @@ def _larger(
     cause = _cause(search, demand, here, best)
     if best is None:
         return _stay(here, search, cause, ("no_gpus", "No other layout fits its GPUs, floors and ceilings."))
-    if not _worth(best, here, search, model.guards.hysteresis):
+    if not worth(best, here, search, model.guards.hysteresis):
         return _hopeless(model, search, here, best, cause, found)
     if moves_between(here.pools, best.pools) > budget:
         cut = within(search, model.mode, here.pools, best.pools, demand.grow, budget) if best.mode == here.mode else None
         cut = search.judged(cut) if cut else None
-        if cut is None or not _worth(cut, here, search, model.guards.hysteresis):
+        if cut is None or not worth(cut, here, search, model.guards.hysteresis):
             code = ("budget", f"It would take {moves_between(here.pools, best.pools)} moves, {budget} are left this hour.")
             return _stay(here, search, cause, code, found)
         best = cut
@@ -96,20 +91,6 @@ def _another_mode_reaches_more(model: ModelNow, search: Search, here: Layouted) 
 def _affordable(here: Layouted, budget: int, mode: Mode, pools: Sequence[PoolPlan]) -> bool:
     """Another mode cannot be taken up by halves; another split can."""
     return mode == here.mode or moves_between(here.pools, pools) <= budget
-
-
-def _worth(best: Layouted, here: Layouted, search: Search, hysteresis: float) -> bool:
-    """Whether `best` wins enough over all loads of late. Where it keeps the targets and `here` does not, it need not be
-    worse; else it must win clearly, so that noise moves nothing."""
-    was = here.in_time or 0.0
-    won = (best.in_time or 0.0) - was
-    eased = best.estimate.strain <= here.estimate.strain * (1 - hysteresis)
-    if search.keeps(best.mode, best.estimate):
-        mends = missed(best, search) < missed(here, search) or not search.keeps(here.mode, here.estimate)
-        return mends and (won >= SURE_GAIN or (won >= -SURE_GAIN and eased))
-    if was < HOPELESS and won >= 0 and eased:
-        return True
-    return won >= max(LEAST_GAIN, hysteresis * (1 - was))
 
 
 def _hopeless(

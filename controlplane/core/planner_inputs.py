@@ -18,6 +18,8 @@ MIX_S = 1800.0
 """The mix is that of the windows of so long: it shifts within an hour."""
 LOOK_S = 3600.0
 """What a layout must stand: the windows of so long, in their order, with their bursts and lulls."""
+WHOLE = 0.9
+"""Of that time: without the windows of more, it is not an hour."""
 HALF_S = 1200.0
 """A request of so long ago counts half."""
 AGAIN_S = 900.0
@@ -132,7 +134,8 @@ def _traffic(windows: Sequence[Window], mix: Mix, expected: float, rate: float) 
         ahead = [minute_of(each, 1.0, expected / mean, mix) for each in again]
     else:
         ahead = [Minute(AGAIN_S, expected, 1.0, mix, 1.0)]
-    return Traffic((*seen, *ahead), rate)
+    whole = math.fsum(each.seconds for each in seen) >= LOOK_S * WHOLE
+    return Traffic((*seen, *ahead), rate, len(seen) if whole else 0)
 
 
 def _since(windows: Sequence[Window], seconds: float) -> list[Window]:

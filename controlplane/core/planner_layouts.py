@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 from controlplane.core import gpus as gpu_table
 from controlplane.core.backlog import Backlog, Course, Traffic
@@ -26,6 +28,8 @@ SATURATED = 10.0
 MOST_ENGINES = 4096
 MOST_GPUS = 1 << 20
 HALF = 0.5
+PARTS = 4
+"""Of the last hour, in which a small gain is looked for: a burst of code lasts minutes, and is in one of them or two."""
 PoolKind = tuple[str, int]
 """Kind of GPU, tensor parallel."""
 Pools = tuple[PoolPlan, ...]
@@ -57,6 +61,13 @@ class Layouted:
     estimate: Estimate
     in_time: float | None = None
     """Share of requests in time over the traffic of the last hour and what is expected; None: not looked at."""
+
+
+class PastHour(NamedTuple):
+    """Shares of requests in time: of the last hour, and of each of its PARTS."""
+
+    whole: float
+    parts: tuple[float, ...]
 
 
 class Layouts:
@@ -190,13 +201,27 @@ class Layouts:
         """With its share in time over the traffic as it is: no headroom, all of its lulls and bursts."""
         return replace(layout, in_time=self._in_time(layout.mode, layout.pools))
 
+    def past_hour(self, layout: Layouted) -> PastHour | None:
+        """Of the last hour alone, as it went by; None: it was not seen as a whole."""
+        if not self.traffic or not self.traffic.seen or not self.mix.cells:
+            return None
+        course, seen = self._as_it_is(layout.mode, layout.pools), self.traffic.seen
+        ends = [seen * number // PARTS for number in range(PARTS + 1)]
+        parts = tuple(self._share(course.part(first, end)) for first, end in pairwise(ends))
+        return PastHour(self._share(course.part(0, seen)), parts)
+
     def _in_time(self, mode: Mode, pools: Sequence[PoolPlan]) -> float:
         if not self.traffic or not self.mix.cells:
             return 1.0
+        return self._share(self._as_it_is(mode, pools))
+
+    def _as_it_is(self, mode: Mode, pools: Sequence[PoolPlan]) -> Course:
+        assert self.traffic is not None
         roles = {pool.role: pool for pool in pools}
-        answer, targets = roles.get("decode") or roles["mixed"], self.model.slo
-        course = self._course(mode, answer, roles.get("prefill"), self.traffic.rate)
-        return course.judged(targets.ttft_ms / 1e3, targets.itl_ms / 1e3).in_time
+        return self._course(mode, roles.get("decode") or roles["mixed"], roles.get("prefill"), self.traffic.rate)
+
+    def _share(self, course: Course) -> float:
+        return course.judged(self.model.slo.ttft_ms / 1e3, self.model.slo.itl_ms / 1e3).in_time
 
     # --- which there are -------------------------------------------------------------------------------------------------
 
