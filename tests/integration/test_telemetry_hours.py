@@ -81,7 +81,9 @@ def test_the_control_worker_rolls_up_from_its_beat() -> None:
     assert commands.ROLL_UP_HOURS in asked <= app.tasks.keys()
     tasks.roll_up_hours()
     assert ask("SELECT count(*) FROM telemetry_model_hour") == [(1,)]
-    engines = ask("SELECT engine, role, samples, running, running_max, waiting_max, requests, tens FROM telemetry_engine_hour")
+    engines = ask(
+        "SELECT engine, role, samples, running, running_max, waiting_max, requests, tens FROM telemetry_engine_hour"
+    )
     assert engines == [("d1", "decode", 60, pytest.approx(29.5), 59, 1, 59 * 3, 60)]
 
 
