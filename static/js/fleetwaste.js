@@ -40,7 +40,8 @@ function cells(pool) {
 }
 
 function table(found) {
-  const over = el("tr", {}, el("td"), ...SPANS.map(([, words]) => el("th", { class: "r span", colspan: 4, scope: "colgroup" }, words)));
+  const span = (words, colspan, className) => el("th", { class: `r span ${className}`, colspan, scope: "colgroup" }, words);
+  const over = el("tr", {}, el("td"), ...SPANS.flatMap(([, words]) => [span(words, 4, "opt"), span(words, 2, "only-narrow")])); // two columns are left out where it is narrow
   const names = SPANS.flatMap(() => [[gettext("effective GPUs"), "r"], [gettext("held"), "r opt"], [gettext("wasted"), "r"], [gettext("not known"), "r opt"]]);
   const heads = el("tr", {}, el("th", { scope: "col" }, gettext("model, pool")), ...names.map(([words, className]) => el("th", { class: className, scope: "col" }, words)));
   const lines = linesOf(found).map(({ of, head, className }) => el("tr", { class: className }, el("th", { scope: "row" }, head), ...SPANS.flatMap(([span]) => cells(of(found[span])))));

@@ -1,4 +1,5 @@
 // Number rules of the design: value and unit apart, missing is "—" and never 0, minus is "−", clocks have 24 hours.
+import { now } from "./clock.js";
 import { gettext } from "./i18n.js";
 import { isUtc, timeZone } from "./zone.js";
 
@@ -9,6 +10,10 @@ const fixed = [0, 1, 2, 3].map((digits) => new Intl.NumberFormat(language, { min
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 
 export const number = (value, digits = 0) => (known(value) ? fixed[digits].format(value).replace("-", "−") : MISSING);
+
+// Small numbers with two significant digits, so that neither they nor an axis's ticks read 0 or alike: 0.025, 0.15, 7.5, 3.
+const two = new Intl.NumberFormat(language, { maximumSignificantDigits: 2 });
+export const significant = (value) => (known(value) ? two.format(value).replace("-", "−") : MISSING);
 
 // {value, unit} of a latency given in ms: whole ms below 1,000, above it seconds with two decimals.
 export function latency(ms) {
@@ -76,6 +81,10 @@ function inZone(options) {
 export const clock = inZone({ hour: "2-digit", minute: "2-digit" });
 export const clockSeconds = inZone({ hour: "2-digit", minute: "2-digit", second: "2-digit" });
 export const day = inZone({ day: "numeric", month: "short" });
+const year = inZone({ year: "numeric" });
+const dayOfYear = inZone({ day: "numeric", month: "short", year: "numeric" });
+// A day that may lie far away: of another year than the present one with its year.
+export const date = (unixSeconds) => (year(unixSeconds) === year(now()) ? day : dayOfYear)(unixSeconds);
 export const utc = (unixSeconds) => (known(unixSeconds) ? `${new Date(unixSeconds * 1000).toISOString().slice(0, 19)}Z` : MISSING);
 
 // GPU indices as people say them: 0–3, 6

@@ -1,6 +1,6 @@
 // The charts of a model's page: which question to telemetry each is drawn from, its lines, and what its header says.
 import { lastOf, layoutOf, linesOf, makeChart } from "./chart.js";
-import { byteRate, latencyText, MISSING, number, percent, rate } from "./format.js";
+import { byteRate, latencyText, MISSING, number, percent, rate, significant } from "./format.js";
 import { gettext } from "./i18n.js";
 import { css, plain, scale, wall } from "./plotly.js";
 import { roleWord } from "./opwords.js";
@@ -13,9 +13,9 @@ const ROLES = [
   ["mixed", "m", "--mixed"],
 ];
 const share = (value) => (value == null ? MISSING : `${percent(value)} %`);
-const count = (value) => (value == null ? MISSING : number(value, value < 10 && value % 1 ? 1 : 0));
-const perSecond = (value) => (value == null ? MISSING : gettext("%(n)s req/s", { n: rate(value) }));
-const gpus = (value) => (value == null ? MISSING : number(value, 1));
+const count = (value) => (value == null ? MISSING : value < 10 ? significant(value) : number(value));
+const perSecond = (value) => (value == null ? MISSING : gettext("%(n)s req/s", { n: value > 0 && value < 0.1 ? significant(value) : rate(value) }));
+const gpus = (value) => (value == null ? MISSING : value > 0 && value < 1 ? significant(value) : number(value, 1));
 const bytes = (value) => {
   const { value: shown, unit } = byteRate(value);
   return unit ? `${shown} ${unit}` : shown;

@@ -1,7 +1,7 @@
 // The time range of a page: in the address, so that a link shows the same. A span up to now, or from one moment to another.
 import { now } from "./clock.js";
 import { el, hide, text } from "./dom.js";
-import { clock, day } from "./format.js";
+import { clock, date } from "./format.js";
 import { gettext } from "./i18n.js";
 import { isUtc, toggleZone, zoneName } from "./zone.js";
 
@@ -102,7 +102,7 @@ export function makeRange(place, { fallback = "1h", spans = Object.keys(SPANS), 
 
   function paint() {
     for (const { name, input } of options) input.checked = name === chosen.name;
-    text(told, chosen.name ? "" : `${day(chosen.from)} ${clock(chosen.from)} – ${chosen.to === null ? gettext("now") : `${day(chosen.to)} ${clock(chosen.to)}`}`);
+    text(told, chosen.name ? "" : `${date(chosen.from)} ${clock(chosen.from)} – ${chosen.to === null ? gettext("now") : `${date(chosen.to)} ${clock(chosen.to)}`}`);
     text(zone, gettext("times in %(zone)s", { zone: zoneName() }));
   }
   addEventListener("zonechange", paint);

@@ -211,6 +211,42 @@ def test_hostile_names_are_text_and_old_figures_say_how_old(visit: Callable[...,
     assert page.locator("main img").count() == 0
 
 
+def test_an_axis_of_small_numbers_names_each_tick_apart(visit: Callable[..., Visit], fleet: Fleet, web: Web) -> None:
+    """Ticks at 0.05, 0.10 and 0.15 once read 0.1, 0.1 and 0.2."""
+    page = visit().page
+
+    def nearly_idle(route: Route) -> None:
+        answer = route.fetch()
+        document = answer.json()
+        for series in document["found"]["lines"].values():
+            series["values"] = [None if value is None else 0.14 for value in series["values"]]
+        route.fulfill(response=answer, json=document)
+
+    page.route("**/pool_series*", nearly_idle)
+    page.goto(f"{web.url}/models/{NAME}")
+    for chart in ("#chart-queue", "#chart-effective"):
+        page.locator(chart).scroll_into_view_if_needed()
+        ticks = page.locator(f"{chart} .ytick text")
+        expect(ticks).to_have_text(["0.05", "0.1", "0.15"], timeout=SLOW)
+    expect(page.locator("#chart-queue .series")).to_contain_text("0.14")
+
+
+def test_a_range_of_another_year_names_the_year(visit: Callable[..., Visit], fleet: Fleet, web: Web) -> None:
+    page = open_page(visit, web, f"/models/{NAME}?from=2020-01-01T12:00Z&to=2021-01-01T12:00Z")
+    chosen = page.locator("main").get_by_text(re.compile("2020.*–.*2021"))
+    expect(chosen.first).to_be_visible()
+
+
+def test_a_phone_names_both_spans_of_waste_over_their_columns(visit: Callable[..., Visit], fleet: Fleet, web: Web) -> None:
+    for width, columns in ((390, 2), (1440, 4)):
+        page = open_page(visit, web, "/", width=width, height=844)
+        page.locator("#waste").scroll_into_view_if_needed()
+        spans = page.locator("#waste th.span:visible")
+        expect(spans).to_have_text(["today", "30 days"], timeout=SLOW)
+        assert [span.get_attribute("colspan") for span in spans.all()] == [str(columns)] * 2
+        expect(page.locator("#waste thead tr:last-child th:visible")).to_have_count(1 + 2 * columns)
+
+
 def test_a_phone_shows_both_pages_without_scrolling_sideways(visit: Callable[..., Visit], fleet: Fleet, web: Web) -> None:
     page = open_page(visit, web, f"/models/{NAME}", width=390, height=844, theme="light", locale="vi-VN")
     expect(page.locator("#chart-ttft .js-line").last).to_be_attached(timeout=SLOW)
