@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from controlplane.core.backlog_pools import Minute, Moment, Pools, Prepared, late, prepared, slow
+from controlplane.core.backlog_pools import Minute, Moment, Pools, Prepared, late, late_in, prepared, slow
 from controlplane.core.capacity import TAIL, EngineSpeed
 from controlplane.core.workload import Mix, Window
 
@@ -85,6 +85,11 @@ class Course:
     def later_than(self, seconds: float) -> float:
         """Share of the requests whose first token takes longer."""
         return self._mean([late(each, seconds) for each in self._moments])
+
+    def held_by_answers(self, seconds: float) -> bool:
+        """Whether of the requests whose first token takes longer more wait for the answering pool than for prefill."""
+        found = [late_in(each, seconds) for each in self._moments]
+        return self._mean([here for _, here in found]) > self._mean([away for away, _ in found])
 
     def slower_than(self, seconds: float) -> float:
         """Share of the answers whose tokens take longer on average."""

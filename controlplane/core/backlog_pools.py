@@ -209,14 +209,20 @@ def _room(batch: float, most: float, life_s: float, burst: float) -> Wait:
 
 def late(moment: Moment, seconds: float) -> float:
     """Share of its requests whose first token takes longer."""
+    away, here = late_in(moment, seconds)
+    return min(1.0, away + here)
+
+
+def late_in(moment: Moment, seconds: float) -> tuple[float, float]:
+    """The same by who holds them up: the prefill pool, the answering one (its prompts, and room in its batches)."""
     minute = moment.minute
     away_s, here_s = seconds - moment.away_fixed_s, seconds - moment.here_fixed_s
-    late = math.fsum(share * moment.away.longer_than(away_s - own_s) for own_s, share in minute.away.groups)
-    late += math.fsum(share * moment.here.longer_than(here_s - own_s) for own_s, share in minute.here.groups)
+    away = math.fsum(share * moment.away.longer_than(away_s - own_s) for own_s, share in minute.away.groups)
+    here = math.fsum(share * moment.here.longer_than(here_s - own_s) for own_s, share in minute.here.groups)
     if moment.slot.chance > 1e-4:
         mean_s = minute.away.share * minute.away.mean_s + minute.here.share * minute.here.mean_s
-        late += moment.slot.longer_than(max(0.0, min(away_s, here_s) - mean_s))
-    return min(1.0, late)
+        here += moment.slot.longer_than(max(0.0, min(away_s, here_s) - mean_s))
+    return away, here
 
 
 def slow(moment: Moment, seconds: float) -> float:

@@ -150,6 +150,8 @@ class Given:
     answer_busy: float
     tpot_s: float
     """Mean time per output token."""
+    held_by_answers: bool = False
+    """Late first tokens wait for the answering pool (room in its batches, its prompts) rather than for prefill."""
 
     @property
     def saturated(self) -> bool:
@@ -186,7 +188,8 @@ def given(
     if first.endless:
         return Given(math.inf, answering.itl_p99_s, 0.0, first.prefill_busy, answering.busy, answering.tpot_s)
     attained = (1 - first.later_than(ttft_s)) * (1 - answering.slower_than(itl_s))
-    return Given(first.p99_s, answering.itl_p99_s, attained, first.prefill_busy, answering.busy, answering.tpot_s)
+    p99_s, busy = first.p99_s, (first.prefill_busy, answering.busy)
+    return Given(p99_s, answering.itl_p99_s, attained, *busy, answering.tpot_s, first.held_by_answers(p99_s))
 
 
 class Met(NamedTuple):
@@ -373,6 +376,7 @@ class _FirstTokens:
         self.endless = link >= 1 or bool(prompts and prompts.wait == ENDLESS)
         along, step_s = answering.step_s - answering.speed.step_s(1.0), answering.step_s
         count = load.mix.count
+        self._here = [each or prompts is None for each in local]
         self._parts: list[tuple[float, float, Wait]] = []
         for index, cell in enumerate(load.mix.cells):
             share = cell.requests / count
@@ -387,8 +391,19 @@ class _FirstTokens:
 
     def later_than(self, seconds: float) -> float:
         late = math.fsum(share * wait.longer_than(seconds - fixed) for share, fixed, wait in self._parts)
+        return min(1.0, late + self._no_room(seconds))
+
+    def held_by_answers(self, seconds: float) -> bool:
+        """Whether of those who wait longer more wait for the answering engines than for the prefill pool."""
+        away, here = 0.0, self._no_room(seconds)
+        for (share, fixed, wait), at_answers in zip(self._parts, self._here, strict=True):
+            late = share * wait.longer_than(seconds - fixed)
+            away, here = (away, here + late) if at_answers else (away + late, here)
+        return here > away
+
+    def _no_room(self, seconds: float) -> float:
         mean = math.fsum(share * fixed for share, fixed, _ in self._parts)
-        return min(1.0, late + self._slot.longer_than(max(0.0, seconds - mean)))
+        return self._slot.longer_than(max(0.0, seconds - mean))
 
     @property
     def p99_s(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from controlplane.core.planner_inputs import Demand
@@ -12,7 +12,7 @@ from controlplane.core.planner_moves import moves_between, within
 from controlplane.core.planner_search import Search, missed, present, rank, spread_room
 from controlplane.core.planner_types import Alternative, Cause, Estimate, ModelNow, PoolPlan
 from controlplane.core.planner_worth import worth
-from controlplane.core.protocol import Mode
+from controlplane.core.protocol import Mode, Role
 
 KEPT = 4
 """Alternatives that are told."""
@@ -73,6 +73,7 @@ def _larger(
             code = ("budget", f"It would take {moves_between(here.pools, best.pools)} moves, {budget} are left this hour.")
             return _stay(here, search, cause, code, found)
         best = cut
+    here = _limited_by(here, best)
     return Choice(
         here.estimate,
         best,
@@ -81,6 +82,20 @@ def _larger(
         _alternatives(found, best, search),
         short=not search.keeps(best.mode, best.estimate),
     )
+
+
+def _limited_by(here: Layouted, best: Layouted) -> Layouted:
+    """With the pool as its bottleneck of which `best` has more, where that is one pool only: what helps is what was lacking,
+    whatever a single p99 says."""
+    roles = {each.role for each in here.pools}
+    if best.mode != here.mode or roles != {each.role for each in best.pools}:
+        return here
+    more = [role for role in sorted(roles) if _gpus(best, role) > _gpus(here, role)]
+    return replace(here, estimate=replace(here.estimate, bottleneck=more[0])) if len(more) == 1 else here
+
+
+def _gpus(layout: Layouted, role: Role) -> int:
+    return sum(each.gpus for each in layout.pools if each.role == role)
 
 
 def _another_mode_reaches_more(model: ModelNow, search: Search, here: Layouted) -> bool:

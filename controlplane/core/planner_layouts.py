@@ -120,11 +120,13 @@ class Layouts:
         whose steps are the longest gaps."""
         ttft_s, itl_s = self.model.slo.ttft_ms / 1e3, self.model.slo.itl_ms / 1e3
         slowest_s = course.slower_than_all_but(itl_s)
+        latest_s = math.inf if lasting.saturated else course.later_than_all_but(ttft_s)
         return replace(
             lasting,
-            ttft_p99_s=math.inf if lasting.saturated else course.later_than_all_but(ttft_s),
+            ttft_p99_s=latest_s,
             itl_p99_s=max(lasting.itl_p99_s, slowest_s) if stalls else slowest_s,
             attained=course.judged(ttft_s, itl_s).in_time,
+            held_by_answers=course.held_by_answers(min(latest_s, ttft_s)),
         )
 
     def _course(self, mode: Mode, answer: PoolPlan, prefill: PoolPlan | None, rate: float, prefills: int = 0) -> Course:
@@ -160,7 +162,8 @@ class Layouts:
         strain = SATURATED * max(1.0, busy) if found.saturated else max(ttft, itl)
         bottleneck: Role = "mixed"
         if mode != "monolithic":
-            late = found.prefill_busy > found.answer_busy if found.saturated else ttft >= itl
+            waiting = ttft >= itl and not found.held_by_answers
+            late = found.prefill_busy > found.answer_busy if found.saturated else waiting
             bottleneck = "prefill" if late else "decode"
         tokens = rate * self.mix.output_tokens
         per_million = cost / (tokens * 3600) * 1e6 if tokens else None

@@ -9,7 +9,7 @@ brought it is an hour old, as that quarter speaks against the way back.
 
 from __future__ import annotations
 
-from controlplane.core.planner_layouts import Layouted
+from controlplane.core.planner_layouts import Layouted, PastHour
 from controlplane.core.planner_moves import moves_between
 from controlplane.core.planner_search import Search, missed
 
@@ -43,9 +43,12 @@ def _steady(best: Layouted, here: Layouted, search: Search) -> bool:
     if best.estimate.cost_per_hour > here.estimate.cost_per_hour * (1 + 1e-9):
         return False
     now, then = search.past_hour(here), search.past_hour(best)
+    return shown(now, then, moves_between(here.pools, best.pools))
+
+
+def shown(now: PastHour | None, then: PastHour | None, moves: int) -> bool:
+    """Whether the last hour shows that `then` wins enough for so many moves, and is worse in no part of it."""
     if now is None or then is None:
         return False
-    wanted = STEADY_GAIN * max(1, moves_between(here.pools, best.pools))
-    return then.whole - now.whole >= wanted and all(
-        new >= old - SURE_GAIN for old, new in zip(now.parts, then.parts, strict=True)
-    )
+    enough = then.whole - now.whole >= STEADY_GAIN * max(1, moves)
+    return enough and all(new >= old - SURE_GAIN for old, new in zip(now.parts, then.parts, strict=True))
