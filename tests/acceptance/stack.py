@@ -139,13 +139,15 @@ class Stack:
     def frozen(self, *services: str) -> Iterator[None]:
         """These services, with their children, answer nothing while the block runs."""
         processes = [each for name in services for each in family(self.pid(name))]
-        for each in processes:
-            each.send_signal(signal.SIGSTOP)
         try:
+            for each in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):  # a connection's process ends with the connection
+                    each.send_signal(signal.SIGSTOP)
             yield
         finally:
             for each in processes:
-                each.send_signal(signal.SIGCONT)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.send_signal(signal.SIGCONT)
 
     # --- what it knows
 
