@@ -29,6 +29,8 @@ class SignedIn:
         request.user = cast(Any, SimpleLazyObject(lambda: sessions.allowed(named, request.session)))
         request.auser = _asynchronously(lambda: sessions.allowed(named, request.session))
         response = self.get_response(request)
+        if response.status_code >= 500:
+            return response  # with the database away, looking for the session would fail again
         if request.session.accessed and SESSION_KEY in request.session and _by_a_person(request):
             sessions.touch(request.session, time.time())
         return response

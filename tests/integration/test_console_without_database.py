@@ -25,14 +25,14 @@ def test_health_is_good(web: Web) -> None:
 
 
 def test_a_page_says_that_the_database_is_away_and_tries_again(web: Web) -> None:
-    answer = httpx.get(web.url, cookies={"sessionid": "a" * 32})
+    answer = httpx.get(web.url, cookies={"sessionid": "a" * 32}, timeout=60)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "The database is away" in answer.text
     assert 'http-equiv="refresh"' in answer.text
 
 
 def test_signing_in_says_the_same_and_shows_nothing_of_the_server(web: Web) -> None:
-    with httpx.Client(base_url=web.url, headers={"origin": web.url}) as client:
+    with httpx.Client(base_url=web.url, headers={"origin": web.url}, timeout=60) as client:
         client.get("/login")
         form = {"username": "kim", "password": "secret-word", "csrfmiddlewaretoken": client.cookies["csrftoken"]}
         answer = client.post("/login", data=form)
@@ -42,7 +42,7 @@ def test_signing_in_says_the_same_and_shows_nothing_of_the_server(web: Web) -> N
 
 
 def test_the_api_says_so_in_its_own_language(web: Web) -> None:
-    answer = httpx.get(f"{web.url}/api/v1/models", headers={"authorization": "Bearer tp-" + "0" * 64})
+    answer = httpx.get(f"{web.url}/api/v1/models", headers={"authorization": "Bearer tp-" + "0" * 64}, timeout=60)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["kind"] == "unavailable"
