@@ -8,20 +8,19 @@ from urllib.parse import urlsplit
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
-from django.core.asgi import get_asgi_application
+import django
 
-http = get_asgi_application()
+django.setup(set_prefix=False)
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import OriginValidator, WebsocketDenier
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import request_finished
-from django.db import connections
 from django.urls import path, re_path
 
 from controlplane.api.gate import Gate
+from controlplane.handler import OneThread
 from controlplane.live.socket import live, nowhere
 from controlplane.telemetry.checks import channel_layer_is_configured
 from controlplane.web_metrics import Timed
@@ -34,17 +33,6 @@ if not settings.SECRET_KEY_FILE.is_file():
         f"There is no secret to sign sessions with in {settings.SECRET_KEY_FILE}: set TWINPOOL_DJANGO_SECRET_FILE to a file "
         "with at least 50 random characters, or TWINPOOL_STATE to the folder that `manage.py up` made."
     )
-
-
-def _close_connections(**_: Any) -> None:
-    """Each request has a thread of its own here, and a connection that it kept would never be used again: it goes back to
-    where they are shared. One with an open transaction belongs to somebody else, as Django's own handler takes it too."""
-    for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
-            connection.close()
-
-
-request_finished.connect(_close_connections)
 
 live_view: Any = live  # Django's types know no ASGI applications behind a path
 nowhere_view: Any = nowhere
@@ -69,7 +57,7 @@ def _is_url(origin: bytes) -> bool:
 
 application = ProtocolTypeRouter(
     {
-        "http": Timed(Gate(http)),
+        "http": Timed(Gate(OneThread())),
         "websocket": OwnOrigins(
             AuthMiddlewareStack(URLRouter([path("ws/live", live_view), re_path(r"", nowhere_view)])),
             settings.CSRF_TRUSTED_ORIGINS,

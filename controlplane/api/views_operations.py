@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import wraps
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -84,16 +84,16 @@ def waiting(view: Callable[..., HttpResponseBase]) -> Callable[..., Any]:
     asked once before the wait and once after it. Nothing holds a database connection meanwhile."""
 
     @wraps(view)
-    async def wrapped(request: HttpRequest, operation: int) -> Any:
-        first: Any = await sync_to_async(view)(request, operation=operation)
+    def wrapped(request: HttpRequest, operation: int) -> Any:
+        first: Any = view(request, operation=operation)
         if request.method != "GET" or "wait" not in request.GET or first.status_code not in (200, 304):
             return first
         if first.status_code == 200 and ("If-None-Match" in request.headers or first.data["state"] in ENDED):
             return first
-        await sync_to_async(connections.close_all)()
+        connections.close_all()
         until_ended = first.status_code == 200
-        await _wait(operation, first.headers["ETag"], float(request.GET["wait"]), until_ended)
-        return await sync_to_async(view)(request, operation=operation)
+        async_to_sync(_wait)(operation, first.headers["ETag"], float(request.GET["wait"]), until_ended)
+        return view(request, operation=operation)
 
     return wrapped
 
