@@ -22,7 +22,7 @@ MODEL = "llama-3.1-70b"
 LIMIT_BYTES = 200_000
 LOOKS = {"dark": ("dark", 1440), "light": ("light", 1440), "390-dark": ("dark", 390)}
 HEIGHT = 1000
-LOWER = {"model-dark.png": 780, "requests-dark.png": 780}
+LOWER = {"model-dark.png": 640, "requests-dark.png": 780}
 """Pictures of much text or heat, which take more bytes."""
 PAST = {"model": "{}?range=15m", "engine": "{}?range=15m"}
 """Of pages that would show more time than the fleet has lived."""
