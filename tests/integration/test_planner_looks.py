@@ -178,6 +178,26 @@ def test_what_cannot_be_carried_out_stays_open_and_says_why() -> None:
     assert row.state == "open" and "frozen until" in row.hindrance
 
 
+@pytest.mark.parametrize("guard", ["freezes", "stale"])
+def test_an_older_proposal_is_not_carried_out_while_its_model_is_left_alone(guard: str) -> None:
+    model = loaded()
+    tick.look(NOW)
+    row = Proposal.objects.get()
+    setting = planned(model, Level.AUTOMATIC)
+    if guard == "freezes":
+        setting.guards = {"freezes": [{"since_s": 0, "until_s": 86400, "daily": True, "why": "sale"}]}
+        setting.save()
+    tick.look(NOW + (60 if guard == "freezes" else 300))
+    row.refresh_from_db()
+    assert row.state == "open" and row.hindrance == hold(model).reason
+    assert hold(model).code == guard.removesuffix("s")
+    setting.guards = {}
+    setting.save()
+    tick.look(NOW + 60)
+    row.refresh_from_db()
+    assert row.state == "approved" and not row.hindrance
+
+
 def test_what_came_is_shown_beside_what_was_predicted() -> None:
     model = fleet("disaggregated", prefill=1, decode=2)
     planned(model)

@@ -11,6 +11,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 
 from django.db import Error as DatabaseError
 from django.db import close_old_connections
@@ -70,18 +71,19 @@ def look(now_s: float) -> Decision:
     fleet = fleet_now(now_s)
     decision = propose(fleet, now_s)
     keep.write(review(decision, keep.standing(), keep.rejections(fleet, now_s)), now_s)
-    act()
+    act({each.model: each.reason for each in decision.holds})
     return decision
 
 
-def act() -> int:
+def act(held: Mapping[str, str] | None = None) -> int:
     """Carry out open proposals of models whose level is automatic; returns how many were begun. What is refused stays open,
-    with the reason, and is tried again at the next look."""
+    with the reason, and is tried again at the next look. `held`: why models are left alone at this look: a proposal of
+    theirs is older (of an open question, or refused then) and waits until it is made again."""
     begun = 0
     for row in Proposal.objects.filter(state=ProposalState.OPEN).select_related("model", "giver").order_by("pk"):
         if setting_of(row.model).level != Level.AUTOMATIC:
             continue
-        hindrance = _asks_first(row)
+        hindrance = (held or {}).get(row.model.name, "") or _asks_first(row)
         try:
             if not hindrance:
                 operation = actions.approve_proposal(Actor.system(PLANNER), row.pk)
