@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 MODEL = ["--config", "llama-3.1-70b", "--gpu", "h100-sxm"]
 FAST = ["--network-gbps", "400", "--transport", "rdma"]
@@ -105,3 +105,9 @@ def test_targets_that_no_mode_keeps_are_told_and_not_dressed_up_as_a_small_gain(
     found = advice("--gpus", "64", *FAST, "--input", "12000", "--output", "300", "--slo-ttft", "100", "--seeds", "0")
     assert found["verdict"] == "try_canary" and found["gain"]["ratio"] == 0
     assert "no mode keeps the targets" in found["sentence"] and plain(found["sentence"])
+
+
+@pytest.mark.parametrize("limit", ["-1", "0", "many"])
+def test_a_limit_that_cannot_be_is_refused_by_its_name(documents: Path, limit: str) -> None:
+    with pytest.raises(CommandError, match=r"limit must be a whole number from 1 to 100,000"):
+        run("--gpus", "64", *FAST, "--trace", str(documents), f"--limit={limit}", "--seeds", "0")

@@ -16,11 +16,12 @@ from controlplane.core.gpus import GPUS, UnknownGpu
 from controlplane.core.modelconfig import ConfigRefused
 from controlplane.core.perf import DoesNotFit
 from controlplane.core.protocol import Slo
+from controlplane.physics import checks
 from controlplane.physics.advising import SEEDS, AdviceRequest, advise_offline, document
 from controlplane.physics.catalog import config_names, read_config
 from controlplane.physics.commandline import PhysicsCommand, progress, real, whole
 from controlplane.physics.forecasttable import printable
-from controlplane.physics.traces import Trace, TraceRefused, read_trace
+from controlplane.physics.traces import MAX_REQUESTS, Trace, TraceRefused, read_trace
 
 REFUSALS = (ForecastRefused, ConfigRefused, UnknownGpu, DoesNotFit, TraceRefused)
 WIDTH = 118
@@ -104,6 +105,8 @@ def _asked(options: dict[str, Any]) -> AdviceRequest:
 def _trace(path: Path | None, limit: int | None) -> Trace | None:
     if path is None:
         return None
+    if limit is not None:
+        checks.whole("limit", limit, 1, MAX_REQUESTS)
     try:
         return read_trace(path, limit)
     except TraceRefused as refused:
