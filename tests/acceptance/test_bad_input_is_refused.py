@@ -11,7 +11,7 @@ from stack import Stack, until
 
 COUNTS = """
     SELECT (SELECT count(*) FROM fleet_model), (SELECT count(*) FROM fleet_pool), (SELECT count(*) FROM fleet_engine),
-           (SELECT count(*) FROM fleet_operation), (SELECT count(*) FROM fleet_auditentry)
+           (SELECT count(*) FROM fleet_operation), (SELECT count(*) FROM fleet_auditentry WHERE verb <> 'refused')
 """
 
 
