@@ -196,7 +196,7 @@ def what_if(
         saved_per_hour=saved,
         saved_per_month=saved * HOURS_PER_MONTH,
         per_million_tokens_now=_per_million(before, tokens),
-        per_million_tokens_then=_per_million(after, tokens),
+        per_million_tokens_then=_per_million(after, tokens if sum(then.values()) else 0),  # no GPUs make no tokens
         sentence=_told(sum(now.values()), sum(then.values()), before, saved),
     )
 

@@ -82,6 +82,7 @@ def test_the_recommended_split_shows_what_it_saves() -> None:
     assert found.saved_per_month == 24.0 * 730
     assert found.per_million_tokens_now == pytest.approx(128 / 3.6)
     assert "saves 24.00 US$ an hour" in found.sentence
+    assert what_if({"l4": 1}, {}, BOOK, tokens_per_second=1.0).per_million_tokens_then is None, "no GPUs make no tokens"
     assert "costs another" in what_if({"l4": 1}, {"l4": 2}, BOOK).sentence
 
 

@@ -218,6 +218,8 @@ def _models_table(found: Costs) -> Table:
         ]
         for each in found.statement.models
     ]
+    if found.statement.unassigned_cents:
+        rows.append(["", money(found.statement.unassigned_cents), *[None] * 12, "in no pool"])
     columns = ["model", "cost", "prefill", "decode", "mixed", "of_it_idle", "of_it_stranded", "requests", "prompt_tokens"]
     columns += [
         "output_tokens",
