@@ -28,6 +28,7 @@ from machines import Machine, cut, impossible, machines
 from stack import ROOT, Stack, ask, until
 
 from controlplane.core import names
+from workers import ports
 from workers.processes import Marked, marked
 
 pytestmark = pytest.mark.timeout(1200)  # the first one starts a whole stack, one waits for half a minute
@@ -35,7 +36,7 @@ CONFIG = ROOT / "controlplane" / "physics" / "model_configs" / "qwen3-8b.json"
 CUT_S = 30.0
 BODY: dict[str, Any] = {"model": "m", "max_tokens": 8, "ignore_eos": True}
 METRICS_PORT = 9464
-ENGINE_PORTS = range(20000, 32001)
+ENGINE_PORTS = range(ports.LOW, ports.HIGH)
 
 
 @dataclass
