@@ -10,13 +10,11 @@ from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext
 
 from controlplane.alerts.selectors import loud_now
-from controlplane.control.actor import RANK, Actor
+from controlplane.control.actor import GROUPS, RANK, Actor
 from controlplane.control.planning.selectors import open_count
 
 THEME_COOKIE = "theme"
 THEMES = ("dark", "light")
-ROLES = ("admin", "operator", "owner", "viewer")
-"""Names of the groups that carry a role, the strongest first."""
 
 
 def theme(request: HttpRequest) -> str:
@@ -38,7 +36,7 @@ def role(user: User | AnonymousUser) -> str:
         "owner": gettext("owner"),
         "viewer": gettext("viewer"),
     }
-    return next((words[name] for name in ROLES if name in held), gettext("no role"))
+    return next((words[name] for name in GROUPS if name in held), gettext("no role"))
 
 
 def read_only(user: User | AnonymousUser) -> bool:
