@@ -31,9 +31,10 @@ class Limits:
     """Of a stream's events, kept so that another engine can go on if this one dies."""
     gather_streams: int = 8
     """With fewer open streams their events are carried as they come, one by one."""
-    gather_per_stream_s: float = 0.000_01
-    gather_s: float = 0.001
-    """Events of streams are let gather for so long for each open stream, and at the most."""
+    gather_per_stream_s: float = 0.000_05
+    gather_s: float = 0.0015
+    """Events of streams are let gather for so long for each open stream, and at the most: a tenth of the time between two
+    tokens of a quick engine."""
     event_bytes: int = 256 * 1024
     """An incomplete server-sent event longer than this is passed on as it is."""
     prefill_answer_bytes: int = 8 * 1024 * 1024
