@@ -83,6 +83,10 @@ class Kit:
         write_table(self.table, models, self.generation)
         await until(lambda: self.router.directory.table and self.router.directory.table.generation == self.generation)
 
+    def flights(self, engine: str) -> int:
+        """Requests of which a leg is at this engine, or on its way to it."""
+        return sum(load.in_flight for load in self.router.loads() if load.engine == engine)
+
     def idle(self) -> bool:
         """Nothing is open, reserved or remembered as in use."""
         loads = [engine.load for engine in self.router.directory.all_engines()]
@@ -91,6 +95,28 @@ class Kit:
             and not self.router.ids_in_use
             and all(not (load.in_flight or load.prefill_tokens or load.decode_tokens) for load in loads)
         )
+
+
+MOST_ASKED = 1000
+
+
+def hello(number: int) -> dict[str, Any]:
+    return {**TEXT, "prompt": f"hello {number}"}
+
+
+async def ask_until(
+    kit: Kit,
+    met: Callable[[], Any],
+    body: Callable[[int], dict[str, Any]] = hello,
+    path: str = "/v1/completions",
+) -> list[httpx.Response]:
+    """The answers to requests, one after another, until `met`: which of equal engines takes one is chance. `body`: of the
+    request with this number."""
+    answers: list[httpx.Response] = []
+    while not met():
+        assert len(answers) < MOST_ASKED, f"not met by {MOST_ASKED} requests"
+        answers.append(await kit.post(body(len(answers)), path))
+    return answers
 
 
 def parse_events(content: bytes) -> list[Any]:

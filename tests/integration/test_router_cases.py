@@ -19,6 +19,7 @@ from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine, Leg, words
 from tests.integration.router_kit import (
     Pair,
+    ask_until,
     fakes,
     pair,
     parse_events,
@@ -290,12 +291,13 @@ async def test_a_decode_engine_that_is_gone_is_replaced(tmp_path: Path, stream: 
     body = body_of("decode_dies_before_dispatch", stream=stream)
     async with pair(tmp_path, **MODEL) as two:
         await two.d1.stop()
-        for number in range(4):
-            message = {"role": "user", "content": f"hello {number}"}
-            response = await two.kit.post({**body, "messages": [message]}, CHAT)
-            assert (response.status_code, route_of(response)["decode"]) == (200, "d2")
-        prefills, others = kinds(two)
-        assert (len(prefills), len(others)) == (4, 4)
+
+        def ask(number: int) -> dict[str, Any]:
+            return {**body, "messages": [{"role": "user", "content": f"hello {number}"}]}
+
+        answers = await ask_until(two.kit, two.kit.router.set_aside, ask, CHAT)
+        assert {(answer.status_code, route_of(answer)["decode"]) for answer in answers} == {(200, "d2")}
+        assert [len(legs) for legs in kinds(two)] == [len(answers)] * 2
         await until(two.kit.idle, "idle")
 
 

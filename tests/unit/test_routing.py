@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -26,7 +27,7 @@ class Engine:
 
     @property
     def salt(self) -> int:
-        return hash(self.route.id) & (2**64 - 1)
+        return int.from_bytes(sha256(self.route.id.encode()).digest()[:8])
 
 
 def engine(id: str, role: Any, *, usable: bool = True, **fields: Any) -> Engine:
