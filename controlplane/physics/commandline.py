@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from controlplane.core.forecast import ForecastRefused
 from controlplane.physics.forecasting import Report
 from controlplane.physics.forecasttable import printable
 
@@ -54,6 +55,17 @@ def real(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def given(options: Mapping[str, Any], *names: str) -> list[str]:
+    """Those of the options (names as in Python) that were given, as they are written; the default of each is None."""
+    return [f"--{name.replace('_', '-')}" for name in names if options[name] is not None]
+
+
+def one_of_both(options: Mapping[str, Any], name: str, *others: str, hint: str = "") -> None:
+    """Raises ForecastRefused where option `name` was given and one of `others` too, which would not be looked at."""
+    if options[name] and (meant := given(options, *others)):
+        raise ForecastRefused(f"give --{name.replace('_', '-')} or {', '.join(meant)}, not both{hint and f'; {hint}'}")
 
 
 def check_writable(target: Path, option: str = "--html") -> None:

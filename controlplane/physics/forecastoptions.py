@@ -17,7 +17,7 @@ from controlplane.core.protocol import Slo
 from controlplane.physics import checks
 from controlplane.physics.asked import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, MODES, SATURATE, ForecastRequest, Hardware
 from controlplane.physics.catalog import config_names, read_config
-from controlplane.physics.commandline import real, whole
+from controlplane.physics.commandline import given, one_of_both, real, whole
 from controlplane.physics.phases import WEIGHTS
 from controlplane.physics.traces import MAX_REQUESTS, TraceRefused, read_trace
 from controlplane.physics.traffic import MAX_SECONDS, Drawn, Recorded, Traffic
@@ -25,6 +25,10 @@ from controlplane.physics.workload import ARRIVAL_KINDS, Distribution
 
 SECONDS = 300.0
 MAX_SCALE = 10_000.0
+DRAWN = ("input", "output", "rate", "length_cv", "arrival", "cv")
+"""Options of traffic that is not recorded."""
+SPLIT = ("gpus", "tp", "prefill_gpu", "decode_gpu", "prefill_tp", "decode_tp")
+"""Options of GPUs that layouts are looked for on."""
 SEEDS = 5
 SATURATE_SEEDS = 3
 """Each takes about ten simulations."""
@@ -42,7 +46,7 @@ def _add_hardware(parser: ArgumentParser) -> None:
     kinds = ", ".join(GPUS)
     group = parser.add_argument_group("hardware")
     group.add_argument("--gpu", default="h100-sxm", metavar="KIND", help=f"default h100-sxm; one of: {kinds}")
-    group.add_argument("--gpus", type=whole, default=8, metavar="N", help="GPUs to split between the pools, default 8")
+    group.add_argument("--gpus", type=whole, metavar="N", help="GPUs to split between the pools, default 8")
     group.add_argument("--tp", type=whole, metavar="N", help="GPUs per engine (tensor parallel); default: the best plan's")
     for role in ("prefill", "decode"):
         group.add_argument(f"--{role}-gpu", metavar="KIND", help=f"GPU kind of {role} engines, if another")
@@ -80,13 +84,13 @@ def _add_traffic(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("traffic: a trace, or lengths and a rate")
     group.add_argument("--trace", type=Path, metavar="FILE", help="Azure CSV, Mooncake JSONL or Twinpool JSONL")
     group.add_argument("--limit", type=whole, metavar="N", help="only the first N requests of the trace")
-    group.add_argument("--scale-rate", type=real, default=1.0, metavar="X", help="X times as fast as recorded")
+    group.add_argument("--scale-rate", type=real, metavar="X", help="X times as fast as recorded")
     group.add_argument("--input", type=whole, metavar="TOKENS", help="mean prompt length")
     group.add_argument("--output", type=whole, metavar="TOKENS", help="mean answer length")
     group.add_argument("--rate", type=real, metavar="R", help="requests per second; not needed with --saturate")
-    group.add_argument("--length-cv", type=real, default=0.0, metavar="CV", help="of log-normal lengths; default 0: equal")
-    group.add_argument("--arrival", default="poisson", metavar="KIND", help=f"one of {', '.join(ARRIVAL_KINDS)}")
-    group.add_argument("--cv", type=real, default=1.0, metavar="CV", help="of the gaps with --arrival gamma")
+    group.add_argument("--length-cv", type=real, metavar="CV", help="of log-normal lengths; default 0: equal")
+    group.add_argument("--arrival", metavar="KIND", help=f"one of {', '.join(ARRIVAL_KINDS)}; default {ARRIVAL_KINDS[0]}")
+    group.add_argument("--cv", type=real, metavar="CV", help="of the gaps with --arrival gamma, default 1")
     group.add_argument(
         "--seconds", type=real, metavar="S", help=f"length of the traffic; default {SECONDS:.0f}, a trace's own"
     )
@@ -119,6 +123,7 @@ def asked(options: Mapping[str, Any]) -> ForecastRequest:
     layouts = tuple(parse_layout(text, options["gpu"], kinds) for text in options["layout"])
     if layouts and options["mode"] != "compare":
         raise ForecastRefused("give --mode or --layout, not both: a layout names its mode (agg, disagg, cond)")
+    one_of_both(options, "layout", *SPLIT, hint="a layout names its engines, such as disagg:3xTP1+5xTP1@h200-sxm")
     seeds = options["seeds"]
     if seeds is None:
         seeds = SATURATE_SEEDS if options["saturate"] else SEEDS
@@ -153,18 +158,17 @@ def _calibration(path: Path) -> Calibration:
 
 
 def _hardware(options: Mapping[str, Any]) -> Hardware:
-    names = ("gpu", "gpus", "tp", "prefill_gpu", "decode_gpu", "prefill_tp", "decode_tp")
-    return Hardware(**{name: options[name] for name in names})
+    return Hardware(**{name: options[name] for name in ("gpu", *SPLIT) if options[name] is not None})
 
 
 def _traffic(options: Mapping[str, Any]) -> Traffic:
-    drawn = [f"--{name}" for name in ("input", "output", "rate") if options[name] is not None]
     if options["trace"]:
-        if drawn:
-            raise ForecastRefused(f"give --trace or {', '.join(drawn)}, not both; --scale-rate changes a trace's rate")
+        one_of_both(options, "trace", *DRAWN, hint="--scale-rate changes a trace's rate")
         return _recorded(options)
-    if options["limit"] is not None or options["scale_rate"] != 1.0:
+    if given(options, "limit", "scale_rate"):
         raise ForecastRefused("--limit and --scale-rate belong to --trace")
+    if options["cv"] is not None and options["arrival"] != "gamma":
+        raise ForecastRefused("--cv belongs to --arrival gamma")
     rate = options["rate"]
     if rate is None and options["saturate"]:
         rate = 1.0
@@ -173,13 +177,20 @@ def _traffic(options: Mapping[str, Any]) -> Traffic:
     seconds = SECONDS if options["seconds"] is None else options["seconds"]
     return Drawn(
         Distribution(
-            options["input"], options["output"], rate, seconds, options["length_cv"], options["arrival"], options["cv"]
+            options["input"],
+            options["output"],
+            rate,
+            seconds,
+            options["length_cv"] or 0.0,
+            options["arrival"] or ARRIVAL_KINDS[0],
+            1.0 if options["cv"] is None else options["cv"],
         )
     )
 
 
 def _recorded(options: Mapping[str, Any]) -> Recorded:
     path, limit, seconds, scale = (options[name] for name in ("trace", "limit", "seconds", "scale_rate"))
+    scale = 1.0 if scale is None else scale
     if limit is not None:
         checks.whole("limit", limit, 1, MAX_REQUESTS)
     if seconds is not None:

@@ -20,6 +20,7 @@ from controlplane.core.workload import Cell, Mix, Seen, Window, window_of
 from controlplane.physics import checks
 from controlplane.physics.asked import MAX_GBPS, MAX_GPUS, MAX_MS
 from controlplane.physics.catalog import read_config
+from controlplane.physics.commandline import one_of_both
 from controlplane.physics.forecastdoc import rounded
 from controlplane.physics.phases import stored_shape
 from controlplane.physics.traces import TraceRefused, read_trace
@@ -62,6 +63,7 @@ class PlanRequest:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> PlanRequest:
         """The request that the options of `manage.py plan` mean. Raises TraceRefused too."""
+        one_of_both(options, "trace", "input", "output", hint="a trace has its own lengths; --rate goes with both")
         window = _recorded(options["trace"]) if options["trace"] else None
         rate = options["rate"] if options["rate"] is not None else window.rate if window else None
         if rate is None:

@@ -111,3 +111,16 @@ def test_targets_that_no_mode_keeps_are_told_and_not_dressed_up_as_a_small_gain(
 def test_a_limit_that_cannot_be_is_refused_by_its_name(documents: Path, limit: str) -> None:
     with pytest.raises(CommandError, match=r"limit must be a whole number from 1 to 100,000"):
         run("--gpus", "64", *FAST, "--trace", str(documents), f"--limit={limit}", "--seeds", "0")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--trace", "x.csv", "--input", "9", "--output", "9"), "give --trace or --input, --output, not both"),
+        (("--trace", "x.csv", "--output", "9"), "give --trace or --output, not both; a trace has its own lengths"),
+        (("--input", "9", "--output", "9", "--limit", "3"), "--limit belongs to --trace"),
+    ],
+)
+def test_options_that_would_not_be_looked_at_are_refused(options: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(CommandError, match=problem):
+        run("--gpus", "64", *FAST, *options)

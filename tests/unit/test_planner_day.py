@@ -74,6 +74,7 @@ def test_plan_prints_the_frontier_as_text_and_json() -> None:
         (["--rate", "1"], "give --input and --output, or a --trace"),
         (["--rate", "1", "--input", "10", "--output", "10", "--mode", "odd"], "mode must be one of"),
         (["--trace", str(Path("no.csv"))], "cannot read it"),
+        (["--trace", "no.csv", "--output", "10"], "give --trace or --output, not both; a trace has its own lengths"),
     ],
 )
 def test_plan_refuses_in_one_line(options: list[str], problem: str) -> None:

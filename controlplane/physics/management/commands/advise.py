@@ -19,7 +19,7 @@ from controlplane.core.protocol import Slo
 from controlplane.physics import checks
 from controlplane.physics.advising import SEEDS, AdviceRequest, advise_offline, document
 from controlplane.physics.catalog import config_names, read_config
-from controlplane.physics.commandline import PhysicsCommand, progress, real, whole
+from controlplane.physics.commandline import PhysicsCommand, one_of_both, progress, real, whole
 from controlplane.physics.forecasttable import printable
 from controlplane.physics.traces import MAX_REQUESTS, Trace, TraceRefused, read_trace
 
@@ -57,7 +57,11 @@ class Command(PhysicsCommand):
             "--kv-dtype", default="auto", metavar="TYPE", help="of the KV cache, e.g. fp8; auto: the model's own"
         )
         parser.add_argument(
-            "--seeds", type=whole, default=SEEDS, metavar="N", help=f"simulated draws, default {SEEDS}; 0: closed form only"
+            "--seeds",
+            type=whole,
+            default=SEEDS,
+            metavar="N",
+            help=f"simulated draws, default {SEEDS}, a trace once; 0: closed form only",
         )
         parser.add_argument("--json", action="store_true", help="print the document instead of the text")
 
@@ -82,6 +86,9 @@ class Command(PhysicsCommand):
 
 
 def _asked(options: dict[str, Any]) -> AdviceRequest:
+    one_of_both(options, "trace", "input", "output", hint="a trace has its own lengths")
+    if options["limit"] is not None and options["trace"] is None:
+        raise ForecastRefused("--limit belongs to --trace")
     return AdviceRequest(
         model=options["config"],
         config=read_config(options["config"]),

@@ -90,6 +90,8 @@ class Command(PhysicsCommand):
         self.stdout.write(json.dumps(document, indent=2) if options["json"] else plannerday.summary(document))
 
     def _planner_splits(self, options: dict[str, Any]) -> None:
+        if options["html"]:
+            raise CommandError("--html: planner-splits has no page; leave it out")
         if not 1 <= options["count"] <= MOST_SETTINGS:
             raise CommandError(f"--count must be from 1 to {MOST_SETTINGS}, got {options['count']}")
         hours = [_hour(kind, options[kind]) for kind in RECORDED]
