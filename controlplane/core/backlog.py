@@ -2,7 +2,8 @@
 
 The closed form for one load (core/capacity) takes it for one that lasts. Recorded traffic has minutes of more than a pool
 can take, and lulls after them. Here the windows of late go by in their order, and what is not done in one is carried into
-the next (core/backlog_pools). More engines for prompts or less load never make a first token later.
+the next (core/backlog_pools). More engines or less load never make a first token later; of the time per token this is not
+sure, where prompts stall decoding.
 
 `docs/planner.md` has how far this is off from the event simulation, and how often both find the same split.
 """
@@ -129,7 +130,7 @@ def _exceeded(share: Callable[[float], float], near: float) -> float:
         high, above = low, below
         low /= 2
         below = max(LEAST_SHARE, share(low))
-        if low < near / 64:
+        if below <= TAIL and low < near / 64:
             return low
     for _ in range(TURNS):
         middle = low + (high - low) * min(0.9, max(0.1, math.log(below / TAIL) / math.log(below / above)))

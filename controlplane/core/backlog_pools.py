@@ -2,7 +2,8 @@
 
 Work that a pool of prompts does not get done is left for the next minute (a fluid queue), and so are answers under way.
 Around that there are waits within the minute: Erlang's and Kingman's as in core/queueing while a pool keeps up, but no
-longer than a minute lets a queue grow; while it works off a backlog, the spread of what arrived in a minute.
+longer than a minute lets a queue grow; while it works off a backlog, the spread of what arrived in a minute. Each part of it
+only grows with the load and falls with more engines, also where one form goes over into the other.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controlplane.core.capacity import ANSWER_BURST, AWAY_STEPS, HERE_STEPS, STEP_TOKENS, EngineSpeed
-from controlplane.core.queueing import Wait, erlang_c, normal_tail
+from controlplane.core.queueing import Behind, Wait, erlang_c, held, normal_tail
 from controlplane.core.workload import Cell, Mix
 
 PARTS = 3
@@ -73,16 +74,6 @@ class Prepared(NamedTuple):
     """Mean context of its answers ÷ that of the mix for which the engine's steps are known."""
 
 
-class Behind(NamedTuple):
-    """The wait in a pool that works off a backlog: around `mean_s`, by a normal distribution."""
-
-    mean_s: float
-    spread_s: float
-
-    def longer_than(self, seconds: float) -> float:
-        return normal_tail((seconds - self.mean_s) / self.spread_s)
-
-
 class Moment(NamedTuple):
     """A part of a minute, as it went."""
 
@@ -106,7 +97,7 @@ class Pools:
         self._away_s = self._here_s = 0.0
         """Seconds of work of all engines together that is not done."""
         self._batch = 0.0
-        """Answers that an engine has."""
+        """Answers that an engine has, and that wait for room in it, if prompts never were late."""
         self._step_s = answer.step_s(1)
 
     def through(self, minute: Prepared, scale: float) -> list[Moment]:
@@ -117,59 +108,51 @@ class Pools:
         along_s = max(0.0, self._step_s - answer.step_s(1))
         here_mean_s = here.mean_s + along_s * here.steps
         link = min(LINK_MOST, rate * away.share * away.moved_s / max(1, min(self._prefills, self._answers)))
-        found = []
         keeps_up = not self._away_s and rate * away.share * away.mean_s < self._prefills
         even = (keeps_up or not away.share) and not self._here_s and rate * here.share * here_mean_s < self._answers
         parts = 1 if even else PARTS
-        seconds = told.seconds / parts
+        span = rate, told.burst, told.seconds / parts
+        waits, came = [], 0.0
         for _ in range(parts):
-            span = rate, told.burst, seconds
-            away_wait, self._away_s, gone = _worked(away, away.mean_s, self._prefills, self._away_s, *span)
-            here_wait, self._here_s, came = _worked(here, here_mean_s, self._answers, self._here_s, *span)
-            stall_rate = came * here.steps / self._answers
-            stalled = min(1.0, came * here.mean_s / self._answers)
-            token_s, batch, slot = self._answered(minute, (gone + came) / self._answers, stall_rate, stalled, seconds)
-            spread = ANSWER_SPREAD * math.sqrt(batch * (1 + min(told.burst, ANSWER_BURST)) / 2)
-            spread_s = answer.sequence_s[1] * minute.context * spread
-            found.append(
-                Moment(
-                    rate * seconds * told.weight,
-                    minute,
-                    away_wait,
-                    here_wait,
-                    away.moved_s * link / (1 - link) + AWAY_STEPS * self._step_s,
-                    along_s * here.steps + HERE_STEPS * self._step_s,
-                    slot,
-                    token_s,
-                    max(spread_s, 1e-3 * token_s),
-                )
+            away_wait, self._away_s, _ = _worked(away, away.mean_s, self._prefills, self._away_s, *span)
+            here_wait, self._here_s, done = _worked(here, here_mean_s, self._answers, self._here_s, *span)
+            waits.append((away_wait, here_wait))
+            came += done / parts
+        token_s, batch, slot = self._answered(minute, rate, came)
+        spread = ANSWER_SPREAD * math.sqrt(batch * (1 + min(told.burst, ANSWER_BURST)) / 2)
+        spread_s = answer.sequence_s[1] * minute.context * spread
+        return [
+            Moment(
+                rate * told.seconds / parts * told.weight,
+                minute,
+                away_wait,
+                here_wait,
+                away.moved_s * link / (1 - link) + AWAY_STEPS * self._step_s,
+                along_s * here.steps + HERE_STEPS * self._step_s,
+                slot,
+                token_s,
+                max(spread_s, 1e-3 * token_s),
             )
-        return found
+            for away_wait, here_wait in waits
+        ]
 
-    def _answered(
-        self, minute: Prepared, inflow: float, stall_rate: float, stalled: float, seconds: float
-    ) -> tuple[float, float, Wait]:
-        """One engine gets `inflow` answers/s for `seconds`: time per token, answers at a time, the wait for room."""
-        answer = self._answer
+    def _answered(self, minute: Prepared, rate: float, came: float) -> tuple[float, float, Wait]:
+        """The engines get `rate` requests/s to answer, and compute `came` prompts/s of them: time per token, answers of one
+        at a time, the wait for room. The rate is that of what arrives: if late prompts took from it, fewer prefill engines
+        could bring an earlier first token, which they cannot."""
+        answer, here = self._answer, minute.here
         most = answer.most / minute.context
-        token_s = self._token_s(stall_rate, stalled)
-        life_s = token_s * minute.output_tokens
-        ends = math.exp(-seconds / life_s)
-        if self._batch <= most:
-            full = inflow * life_s
-            batch = full + (self._batch - full) * (1 - ends) * life_s / seconds
-            self._batch = full + (self._batch - full) * ends
-        else:
-            batch = self._batch
-            self._batch = max(0.0, batch + (inflow - most / life_s) * seconds)
+        stalls = came * here.steps / self._answers, min(1.0, came * here.mean_s / self._answers)
+        life_s = self._token_s(*stalls) * minute.output_tokens
+        batch, self._batch = held(self._batch, rate / self._answers, most, life_s, minute.told.seconds)
         self._step_s = answer.step_s(max(1.0, min((SEEN + batch) * minute.context, answer.most)))
-        return self._token_s(stall_rate, stalled), min(most, batch), _room(batch, most, life_s, minute.told.burst)
+        return self._token_s(*stalls), min(most, batch), _room(batch, most, life_s, minute.told.burst)
 
     def _token_s(self, stall_rate: float, stalled: float) -> float:
         """A prompt's step gives those who decode along a token, too."""
         along_s = max(0.0, self._step_s - self._answer.step_s(1))
         free = max(0.0, 1 - stalled - stall_rate * along_s)
-        return 1 / max(1e-9, stall_rate + free / self._step_s)
+        return max(self._step_s, 1 / max(1e-9, stall_rate + free / self._step_s))
 
 
 def _worked(
@@ -184,19 +167,21 @@ def _worked(
     done = (left_s + work * seconds - after_s) / seconds / mean_s
     spread_s = math.sqrt(rate * (prompts.square_s2 + (burst - 1) * mean_s**2) * GROWTH_S) / engines
     behind_s = (left_s + after_s) / 2 / engines
+    chance = _chance(prompts, mean_s, work / engines, engines, burst, spread_s)
     if behind_s > 0:
         behind_s += BATCHED * min(max(0.0, prompts.step_s - mean_s), behind_s)
-        return Behind(behind_s, max(spread_s, 1e-3 * mean_s)), after_s, done
-    return _chance(prompts, mean_s, work / engines, engines, burst, spread_s), after_s, done
+        return Behind(behind_s, max(spread_s, 1e-3 * mean_s), chance), after_s, done
+    return chance, after_s, done
 
 
 def _chance(prompts: Prompts, mean_s: float, busy: float, engines: int, burst: float, spread_s: float) -> Wait:
     """The wait in a pool that keeps up. Of a clump larger than the pool, some wait even if it was idle."""
     busy = min(FULLEST, busy)
-    scv = max(0.0, prompts.square_s2 / mean_s**2 - 1)
-    decay_s = min(mean_s * (burst + scv) / 2 / (engines * (1 - busy)), GROWN * spread_s)
+    scv = max(0.0, prompts.square_s2 / prompts.mean_s**2 - 1)
+    batched = 1 + BATCHED * max(0.0, 1 - mean_s / prompts.step_s)
+    decay_s = mean_s * (burst + scv) / 2 / (engines * (1 - busy))
     free = (1 - erlang_c(engines, busy * engines)) * min(1.0, engines / burst)
-    return Wait(1 - free, decay_s * (1 + BATCHED * max(0.0, 1 - mean_s / prompts.step_s)))
+    return Wait(1 - free, min(decay_s * batched, GROWN * spread_s))
 
 
 def _room(batch: float, most: float, life_s: float, burst: float) -> Wait:
