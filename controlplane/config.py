@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from controlplane.common import databaseurl, valkey
 from controlplane.common.keyring import Keyring
 from controlplane.common.outward import MailServer, read_networks, read_smtp
 from controlplane.common.places import read_place
@@ -82,6 +83,20 @@ class Config(BaseSettings):
     keep_pool_minute_days: float = Field(default=90, gt=0)
     keep_request_days: float = Field(default=7, gt=0)
     keep_cost_days: float = Field(default=800, gt=0)
+
+    @field_validator("database_url", "database_owner_url")
+    @classmethod
+    def _database(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not databaseurl.usable(url.get_secret_value()):
+            raise ValueError(databaseurl.HOW)
+        return url
+
+    @field_validator("valkey_url", "telemetry_url")
+    @classmethod
+    def _valkey(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not valkey.usable(url.get_secret_value()):
+            raise ValueError(valkey.HOW)
+        return url
 
     @field_validator("kv_events")
     @classmethod

@@ -57,6 +57,9 @@ def connect_sync(url: str, timeout_s: float = 2.0) -> redis.Redis:
     )
 
 
+HOW = "write it like redis://:password@host:6379/0"
+
+
 def usable(url: str) -> bool:
     """Whether this can be the URL of a Valkey."""
     try:

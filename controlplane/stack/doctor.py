@@ -21,7 +21,7 @@ from django.db.migrations.loader import MigrationLoader
 
 from controlplane.common.files import BadKey
 from controlplane.common.keyring import Keyring
-from controlplane.common.valkey import UNREACHABLE, connect_sync, describe
+from controlplane.common.valkey import UNREACHABLE, connect_sync, describe, usable
 from controlplane.config import BadSetting
 from controlplane.core import checkup, names
 from controlplane.core.checkup import Finding
@@ -64,7 +64,8 @@ def node(state: StateFolder) -> Iterator[Finding]:
         yield Finding("agent", name, "fail", "does not run", "start it: manage.py agent, or its service")
     url = str(read_json(state.join_file).get("valkey_url", ""))
     yield from doctor_servers.broker("valkey", url)
-    yield from _own_clock(url)
+    if usable(url):
+        yield from _own_clock(url)
     yield doctor_machine.gpus(expected=_uses_nvml(pid))
 
 

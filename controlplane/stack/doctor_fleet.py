@@ -71,6 +71,8 @@ def facts(heard: Mapping[str, Heard], rows: Rows, refused: Collection[str] = ())
         if known is None:
             continue
         yield checkup.clock(name, known.ahead_s)
+        if not rows.read:
+            continue
         if isinstance(known.fact, RouterFact):
             yield checkup.table(name, (known.fact.epoch, known.fact.generation), rows.stamp)
         elif known.fact.node not in rows.nodes:

@@ -10,11 +10,12 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import redis
 
-from controlplane.common.valkey import UNREACHABLE, connect_sync, describe
-from controlplane.core import checkup
+from controlplane.common.valkey import HOW, UNREACHABLE, connect_sync, describe, usable
+from controlplane.core import checkup, names
 from controlplane.core.checkup import Finding
 from controlplane.stack import health
 from controlplane.stack.backup import first_line
+from controlplane.stack.endpoints import NO_DATABASE
 from controlplane.stack.servers import where
 
 
@@ -26,9 +27,14 @@ class Rows:
     connectors: tuple[str, ...] = ()
     gbps: dict[str, float] | None = None
     stamp: tuple[int, int] = (0, 0)
+    read: bool = True
+    """False: the database cannot be read, and nothing is known of the rows."""
 
 
 def broker(name: str, url: str) -> Iterator[Finding]:
+    if not usable(url):
+        yield Finding("broker", name, "fail", "has no usable URL", HOW)
+        return
     subject = f"{name} {where(url)}"
     try:
         with connect_sync(url, 5.0) as client:
@@ -59,8 +65,12 @@ def owner(url: str) -> Finding:
 
 
 def database(url: str, known: Collection[str]) -> tuple[list[Finding], Rows]:
-    """`known`: this program's migrations. Rows are empty if the database cannot be read."""
+    """`known`: this program's migrations."""
     subject = f"postgresql {where(url)}"
+    unread = Rows(read=False)
+    if url == NO_DATABASE:
+        remedy = f"start the stack, name its folder with --state, or set {names.ENV_DATABASE_URL}"
+        return [Finding("database", "postgresql", "fail", "none is known here", remedy)], unread
     try:
         with psycopg.connect(url, connect_timeout=5) as connection:
             found = [
@@ -70,12 +80,12 @@ def database(url: str, known: Collection[str]) -> tuple[list[Finding], Rows]:
             applied = _applied(connection)
             found.append(checkup.migrations(set(known) - applied, applied - set(known)))
             if found[-1].level != "ok":
-                return found, Rows()
+                return found, unread
             found.append(_rights(connection))
             return found, _rows(connection)
     except psycopg.Error as error:
-        remedy = "start it, or correct TWINPOOL_DATABASE_URL"
-        return [Finding("database", subject, "fail", f"does not answer ({first_line(error)})", remedy)], Rows()
+        remedy = f"start it, or correct {names.ENV_DATABASE_URL} and the password in it"
+        return [Finding("database", subject, "fail", f"does not answer ({first_line(error)})", remedy)], unread
 
 
 def _settings(client: redis.Redis) -> tuple[str, int]:

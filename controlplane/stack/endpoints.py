@@ -8,10 +8,9 @@ import secrets
 from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from controlplane.common import databaseurl, valkey
 from controlplane.common.files import write_private
-from controlplane.common.valkey import usable
 from controlplane.core import names
 from controlplane.core.codec import WrongShape, decode
 from controlplane.stack.errors import StackError
@@ -88,8 +87,8 @@ def forget_libpq_settings(environ: MutableMapping[str, str] = os.environ) -> Non
 
 def check_broker_url(name: str, url: str) -> None:
     """Raises StackError, naming `name`, for a URL that no Valkey can have."""
-    if url and not usable(url):
-        raise StackError(f"{name} is no usable URL: write it like redis://:password@host:6379/0")
+    if url and not valkey.usable(url):
+        raise StackError(f"{name} is no usable URL: {valkey.HOW}")
 
 
 def load(state: StateFolder) -> Endpoints:
@@ -139,12 +138,5 @@ def _file(state: StateFolder) -> Path:
 
 
 def _check_database_url(name: str, url: str) -> None:
-    if not url:
-        return
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("postgresql", "postgres") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good:
-        raise StackError(f"{name} is no usable URL: write it like postgresql://user:password@host:5432/name")
+    if url and not databaseurl.usable(url):
+        raise StackError(f"{name} is no usable URL: {databaseurl.HOW}")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from controlplane.core.codec import encode
 from controlplane.core.protocol import AgentFact, EngineFact, RouterFact
 from controlplane.core.signing import node_key, router_key, seal
 from controlplane.core.sketches import Sketch
-from controlplane.stack import doctor_fleet
+from controlplane.stack import doctor_fleet, doctor_machine
 from controlplane.stack.doctor_servers import Rows
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.postgres import EmbeddedPostgres
@@ -97,6 +98,67 @@ def test_servers_that_are_away_are_findings(state_dir: Path, tmp_path: Path) -> 
     assert answer.returncode == 1 and answer.stderr == "" and "hush" not in answer.stdout
     for said in ("FAIL  database: postgresql 127.0.0.1:1", "FAIL  broker: valkey 127.0.0.1:1", "chmod -R go= "):
         assert said in answer.stdout, answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        (names.ENV_DATABASE_URL, "mysql://app:hush@db/twinpool"),
+        (names.ENV_DATABASE_URL, "postgresql://app:hush@db:99999/twinpool"),
+        (names.ENV_VALKEY_URL, "https://:hush@valkey:6379"),
+        (names.ENV_VALKEY_URL, "redis://:hush@valkey:77777/0"),
+    ],
+)
+def test_an_address_that_can_be_none_is_a_finding(state_dir: Path, name: str, url: str) -> None:
+    answer = manage({**os.environ, name: url}, "doctor", "--state", str(state_dir))
+    assert answer.returncode == 1 and answer.stderr == "" and "hush" not in answer.stdout
+    assert f"FAIL  settings: environment: {name} is wrong" in answer.stdout and "write it like" in answer.stdout
+
+
+def test_without_a_stack_that_is_the_finding(tmp_path: Path) -> None:
+    env = {key: value for key, value in os.environ.items() if key not in (names.ENV_DATABASE_URL, names.ENV_VALKEY_URL)}
+    found = asked(env, tmp_path / "none", 1)
+    for what in ("database", "postgresql"), ("broker", "valkey"):
+        assert found[what]["said"] == "none is known here" and "start the stack" in found[what]["remedy"]
+
+
+def test_whoever_may_not_read_the_database_blames_no_node(
+    postgres: EmbeddedPostgres, valkey: redis.Redis, state_dir: Path
+) -> None:
+    wrong = postgres.urls.app.replace("//app:", "//app:no")
+    tell(valkey, node_key(SECRET(), "n1"), AgentFact("n1", "b", 1, time.time(), "127.0.0.1"))
+    tell(valkey, router_key(SECRET()), RouterFact("r1", "b", 1, time.time(), 0, 7))
+    found = asked({**os.environ, names.ENV_DATABASE_URL: wrong}, state_dir, 1)
+    (refused,) = (each for (check, _), each in found.items() if check == "database")
+    assert "password authentication failed" in refused["said"] and "password" in refused["remedy"]
+    about_fleet = {key: each["level"] for key, each in found.items() if key[0] in ("facts", "clock", "table")}
+    assert set(about_fleet.values()) == {"ok"} and ("facts", "agent n1") in about_fleet
+    assert ("table", "router r1") not in about_fleet, "the newest is not known"
+
+
+def test_an_agent_that_needs_a_driver_is_told_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real library where it finds no driver: on machines that have one it is asked for elsewhere."""
+    found = doctor_machine.gpus(expected=True)
+    assert found.level == "ok" or ("NVIDIA driver" in found.remedy and found.level == "fail")
+
+
+def test_a_connector_that_engines_cannot_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(doctor_machine.MODULES, "example", "no_such_module")
+    monkeypatch.setenv(names.ENV_VLLM_PYTHON, sys.executable)
+    (missing,) = doctor_machine.connectors(["example", "none"])
+    assert (missing.level, missing.said) == ("fail", "no_such_module cannot be imported")
+    monkeypatch.setenv(names.ENV_VLLM_PYTHON, str(tmp_path / "python"))
+    (gone,) = doctor_machine.connectors(["example"])
+    assert gone.level == "fail" and names.ENV_VLLM_PYTHON in gone.remedy
+    assert list(doctor_machine.connectors(["none"])) == []
+
+
+def test_another_version_of_a_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "requirements.lock").write_text("redis==0.1 \\\n    --hash=sha256:00\nno-such-package==1.0\n")
+    monkeypatch.setattr(doctor_machine, "ROOT", tmp_path)
+    found = doctor_machine.packages()
+    assert found.level == "warn" and "no-such-package missing instead of 1.0" in found.said
+    assert f"redis {redis.__version__} instead of 0.1" in found.said
 
 
 @pytest.fixture
