@@ -13,6 +13,11 @@ FORMAT = 1
 MANIFEST, DUMP = "manifest.json", "database.dump"
 MAX_MANIFEST_BYTES = 1 << 20
 MOST_NAMED = 3
+MOST_ROLE_CHARACTERS, MOST_NAME_CHARACTERS = 63, 200
+END_OF_TIME_S = 253_402_300_800
+"""The year 10,000."""
+MOST_STAMP = 1 << 62
+"""Of what PostgreSQL keeps in a bigint, so that it can still rise."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,18 @@ class Target:
     app: str
     tables: int = 0
     sessions: int = 0
+
+
+def plausible(manifest: Manifest) -> bool:
+    """Whether `backup` could have written this."""
+    names = (manifest.twinpool, manifest.fleet, *manifest.migrations)
+    return (
+        0 <= manifest.made_at < END_OF_TIME_S
+        and all(0 < major < 1000 for major in (manifest.server, manifest.tool))
+        and all(0 <= number < MOST_STAMP for number in (manifest.epoch, manifest.generation, manifest.bytes))
+        and all(role.isprintable() and len(role) <= MOST_ROLE_CHARACTERS for role in (manifest.owner, manifest.app))
+        and all(name.isprintable() and len(name) <= MOST_NAME_CHARACTERS for name in names)
+    )
 
 
 def restore_problem(manifest: Manifest, target: Target, known: Collection[str], *, force: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import io
 import json
@@ -95,8 +96,9 @@ def server_major(connection: psycopg.Connection[Any]) -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """Of an error, for a message; what PostgreSQL says holds no password."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].split("FATAL: ")[-1].strip()
+    """Of an error, for a message; what PostgreSQL says holds no password. Of several addresses that were tried, the last."""
+    lines = [line for line in str(error).strip().splitlines() if not line.strip().startswith("Is the server running")]
+    return (lines or [type(error).__name__])[-1].split("FATAL: ")[-1].split(" failed: ")[-1].strip()
 
 
 def _dump(dump: Path, roles: Roles, fleet: str, *, telemetry: bool) -> Manifest:
@@ -151,7 +153,8 @@ def _run_dump(tools: Tools, login: Login, snapshot: str, dump: Path, *, telemetr
     command = tools.argv("pg_dump", *options, f"--file={dump}", f"--dbname={login.url}")
     made = subprocess.run(command, env=dict(login.env), capture_output=True, text=True, check=False, umask=0o077)
     if made.returncode != 0:
-        raise StackError(f"pg_dump failed: {reason(made.stderr)}")
+        remedy = "; free space, or name a file elsewhere" if os.strerror(errno.ENOSPC) in made.stderr else ""
+        raise StackError(f"pg_dump failed: {reason(made.stderr)}{remedy}")
 
 
 def _pack(whole: Path, manifest: Manifest, dump: Path) -> None:

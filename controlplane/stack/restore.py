@@ -7,9 +7,9 @@ generation is lower than the one they have.
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tarfile
@@ -24,7 +24,16 @@ import psycopg
 from django.core.management import call_command
 from django.db.migrations.loader import MigrationLoader
 
-from controlplane.core.backups import DUMP, MANIFEST, MAX_MANIFEST_BYTES, Manifest, Target, restore_problem, risen_epoch
+from controlplane.core.backups import (
+    DUMP,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    Target,
+    plausible,
+    restore_problem,
+    risen_epoch,
+)
 from controlplane.core.codec import WrongShape, decode
 from controlplane.stack import endpoints
 from controlplane.stack.backup import Roles, fingerprint, first_line, login_roles, reason, server_major
@@ -103,7 +112,7 @@ def put_back(file: Path, *, force: bool) -> tuple[Manifest, int]:
             connection.rollback()
             if problem := restore_problem(manifest, target, known, force=force):
                 raise StackError(f"{file} cannot be restored: {problem}")
-            with tempfile.TemporaryDirectory(prefix="restore-", dir=os.environ.get("TMPDIR")) as folder:
+            with tempfile.TemporaryDirectory(prefix="restore-") as folder:
                 dump = Path(folder) / DUMP
                 _unpack(tar, manifest, dump, file)
                 epoch = risen_epoch(manifest.epoch, epoch, known_epoch())
@@ -111,7 +120,9 @@ def put_back(file: Path, *, force: bool) -> tuple[Manifest, int]:
     except (tarfile.TarError, EOFError, UnicodeDecodeError) as error:
         raise StackError(f"{file} is no backup, or damaged: take another copy") from error
     except OSError as error:
-        raise StackError(f"cannot read {file}: {error.strerror or error}") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StackError(f"{tempfile.gettempdir()} has no room for the dump: free some, or set TMPDIR") from error
+        raise StackError(f"cannot read {file}: {error.strerror or error}; name a file that is there") from error
     except psycopg.Error as error:
         raise StackError(f"the database does not answer: {first_line(error)}; start it, or correct its URL") from error
     if known - set(manifest.migrations):
@@ -126,9 +137,13 @@ def _manifest(tar: tarfile.TarFile, file: Path) -> Manifest:
     opened = tar.extractfile(member)
     assert opened is not None
     try:
-        return decode(Manifest, json.loads(opened.read()))
+        manifest = decode(Manifest, json.loads(opened.read()))
+        if plausible(manifest):
+            return manifest
+        problem = None
     except (ValueError, RecursionError, WrongShape) as error:
-        raise StackError(f"{file} has a damaged manifest: take another copy") from error
+        problem = error
+    raise StackError(f"{file} has a damaged manifest: take another copy") from problem
 
 
 def _unpack(tar: tarfile.TarFile, manifest: Manifest, dump: Path, file: Path) -> None:

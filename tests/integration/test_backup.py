@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import sys
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import redis
 
 from controlplane.core import names
-from controlplane.core.backups import Manifest, Target, restore_problem, risen_epoch
+from controlplane.core.backups import Manifest, Target, plausible, restore_problem, risen_epoch
 from controlplane.core.signing import seal, table_key
 from controlplane.stack.pgtools import Login, tools_for
 from controlplane.stack.postgres import EmbeddedPostgres
+from controlplane.stack.services import ROOT
 from controlplane.stack.testing import SERVERS
+from tests.integration.control_kit import until
 from tests.integration.upkeep_kit import database, manage, owner
 
 MANIFEST = Manifest(1, 0.0, "0.1.0", 18, 18, "owner", "app", ("fleet.0001",), 3, 9, True, "", 0)
@@ -40,6 +48,24 @@ TARGET = Target(18, "owner", "app")
 def test_a_backup_goes_only_where_it_fits(manifest: Manifest, target: Target, force: bool, said: str) -> None:
     problem = restore_problem(manifest, target, {"fleet.0001", "fleet.0002"}, force=force)
     assert said in problem and bool(said) == bool(problem)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"made_at": 1e300},
+        {"made_at": float("nan")},
+        {"epoch": 2**70},
+        {"generation": -1},
+        {"tool": 10**9},
+        {"server": 0},
+        {"owner": "x" * 9000},
+        {"twinpool": "\x1b[2J"},
+        {"migrations": ("fleet.0001\n",)},
+    ],
+)
+def test_what_no_backup_says_of_itself_is_not_believed(changed: dict[str, Any]) -> None:
+    assert plausible(MANIFEST) and not plausible(replace(MANIFEST, **changed))
 
 
 def test_the_epoch_rises_above_all_that_are_known() -> None:
@@ -142,6 +168,69 @@ def test_what_was_backed_up_comes_back_whole_or_not_at_all(
             owner(restored, "CREATE TABLE made_later (id int)")
             assert may(restored, "INSERT", "made_later")
         assert manage(other, "migrate", "--database", "owner", "--check").returncode == 0, "nothing is left to migrate"
+
+
+def repacked(file: Path, name: str, **changed: Any) -> Path:
+    """The same dump with another manifest."""
+    with tarfile.open(file) as tar:
+        opened = tar.extractfile("database.dump")
+        assert opened
+        dump = opened.read()
+    copy = file.with_name(name)
+    with tarfile.open(copy, "w") as tar:
+        for member, content in (("manifest.json", json.dumps(members(file) | changed).encode()), ("database.dump", dump)):
+            head = tarfile.TarInfo(member)
+            head.size = len(content)
+            tar.addfile(head, io.BytesIO(content))
+    return copy
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """Room for 64 KB. Skips what needs it where none can be mounted."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def restoring(env: dict[str, str]) -> list[Any]:
+    return owner(env, "SELECT pid FROM pg_stat_activity WHERE application_name = 'psql' AND datname = current_database()")
+
+
+def test_whatever_ends_a_restore_leaves_the_database_as_it_was(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    file = tmp_path / "kept.backup"
+    with database(postgres, "upkeep_c") as env:
+        assert manage(env, "migrate", "--database", "owner", "-v0").returncode == 0
+        assert manage(env, "backup", str(file)).returncode == 0
+        owner(env, "INSERT INTO fleet_team (name) VALUES ('younger')")
+        refused = manage(env, "restore", str(repacked(file, "late", made_at=1e300)), "--force")
+        assert refused.returncode == 1 and "damaged manifest" in refused.stderr and refused.stderr.count("\n") == 1
+
+        with psycopg.connect(env[names.ENV_DATABASE_OWNER_URL]) as holder:  # so that the restore is met half-way
+            holder.execute("LOCK TABLE fleet_team")
+            killed = subprocess.Popen([sys.executable, "manage.py", "restore", str(file), "--force"], cwd=ROOT, env=env)
+            until("under way", lambda: restoring(env), 60)
+            killed.kill()
+            killed.wait()
+        until("given up", lambda: not restoring(env), 60)
+        assert owner(env, "SELECT name FROM fleet_team") == [("younger",)]
+
+        with small_disk(tmp_path / "small") as small:
+            for words, more, remedy in (
+                (("backup", f"{small}/b.backup"), {}, "name a file elsewhere"),
+                (("restore", str(file), "--force"), {"TMPDIR": str(small)}, "set TMPDIR"),
+            ):
+                full = manage(env | more, *words)
+                assert full.returncode == 1 and remedy in full.stderr and full.stderr.count("\n") == 1, full.stderr
+            assert list(small.iterdir()) == []
+        assert owner(env, "SELECT name FROM fleet_team") == [("younger",)]
+
+        assert manage(env, "restore", str(file), "--force").returncode == 0
+        assert owner(env, "SELECT name FROM fleet_team") == []
 
 
 def test_programs_of_an_older_postgresql_are_not_used() -> None:
