@@ -7,7 +7,7 @@ help), and told.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -109,7 +109,7 @@ class Layouts:
         if not self.mix.cells or rate <= 0:
             role: Role = "mixed" if mode == "monolithic" else "decode"
             return Estimate(0.0, 0.0, 1.0, 0.0, 0.0, role, gpus, cost, None, self.error)
-        answer, prefill = by_role.get("decode") or by_role["mixed"], by_role.get("prefill")
+        answer, prefill = sides(pools)
         found = self._given(mode, answer, prefill, rate)
         if self.traffic:
             found = self._gone_by(found, self._course(mode, answer, prefill, rate), any(self._local(mode)))
@@ -220,8 +220,7 @@ class Layouts:
 
     def _as_it_is(self, mode: Mode, pools: Sequence[PoolPlan]) -> Course:
         assert self.traffic is not None
-        roles = {pool.role: pool for pool in pools}
-        return self._course(mode, roles.get("decode") or roles["mixed"], roles.get("prefill"), self.traffic.rate)
+        return self._course(mode, *sides(pools), self.traffic.rate)
 
     def _share(self, course: Course) -> float:
         return course.judged(self.model.slo.ttft_ms / 1e3, self.model.slo.itl_ms / 1e3).in_time
@@ -280,6 +279,12 @@ class Layouts:
             and ("ttft" in lost or estimate.ttft_p99_ms <= slo.ttft_ms)
             and ("itl" in lost or estimate.itl_p99_ms <= slo.itl_ms)
         )
+
+
+def sides(pools: Iterable[PoolPlan]) -> tuple[PoolPlan, PoolPlan | None]:
+    """The pool that answers, and that which prefills."""
+    roles = {pool.role: pool for pool in pools if pool.engines}
+    return roles.get("decode") or roles["mixed"], roles.get("prefill")
 
 
 def half_loaded(speed: EngineSpeed, mix: Mix, local: Sequence[bool]) -> Answering:

@@ -6,12 +6,14 @@ which the first token is in time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 from controlplane.core.capacity import TAIL, Answering, Load, met
 from controlplane.core.planner_inputs import Demand
-from controlplane.core.planner_layouts import BUSY_MOST, MOST_ENGINES, Layouted, Layouts, Option, Pools
+from controlplane.core.planner_layouts import BUSY_MOST, MOST_ENGINES, Layouted, Layouts, Option, Pools, sides
 from controlplane.core.planner_types import ModelNow, PoolNow, PoolPlan
 from controlplane.core.protocol import Mode, Role
 from controlplane.core.workload import Mix
@@ -21,6 +23,8 @@ NOT_KEPT = 3
 FEW, LINKS = 4, 2
 BEST = 8
 """Splits of one mode that are looked at closely."""
+FEW_SPLITS, LOOKED_AT = 64, 16
+"""Of a pair of options: so many are all told; of more, so many are looked at in each turn of the search for their best."""
 
 
 class Search(Layouts):
@@ -119,26 +123,49 @@ class Search(Layouts):
     def splits(
         self, mode: Mode, rate: float, room: Mapping[str, int], allowed: Callable[[Pools], bool] = lambda pools: True
     ) -> list[Layouted]:
-        """The splits that fill `room` (GPUs by kind), by pairs of options, floors and ceilings kept; under traffic the BEST
-        of them, by requests in time."""
-        found = [pools for pools in dict.fromkeys(self._filling(mode, room)) if allowed(pools)]
-        if self.traffic and len(found) > BEST:
-            found = sorted(found, key=lambda pools: -self._in_time(mode, pools))[:BEST]
-        return [Layouted(mode, pools, self.estimate(mode, pools, rate)) for pools in found]
+        """The splits that fill `room` (GPUs by kind), by pairs of options, floors and ceilings kept, of many only those near
+        the best; under traffic the BEST of them, by requests in time."""
+        in_time = cache(partial(self._in_time, mode))
 
-    def _filling(self, mode: Mode, room: Mapping[str, int]) -> Iterator[tuple[PoolPlan, ...]]:
+        def badness(pools: Pools) -> tuple[float, ...]:
+            found = self._told(self._given(mode, *sides(pools), rate), mode, 0, 0.0, rate)
+            fewest = min(pool.engines for pool in pools)
+            return -in_time(pools), math.isinf(found.ttft_p99_ms), found.strain, -fewest
+
+        found: dict[Pools, None] = {}
+        for splits in self._filling(mode, room):
+            found |= dict.fromkeys(near_best([pools for pools in splits if allowed(pools)], badness))
+        kept = list(found)
+        if self.traffic and len(kept) > BEST:
+            kept = sorted(kept, key=lambda pools: -in_time(pools))[:BEST]
+        return [Layouted(mode, pools, self.estimate(mode, pools, rate)) for pools in kept]
+
+    def _filling(self, mode: Mode, room: Mapping[str, int]) -> Iterator[list[Pools]]:
+        """By pair of options, fewer prefill engines first."""
         if mode == "monolithic":
             for option in self.options("mixed"):
                 engines = min(option.ceiling, room.get(option.gpu, 0) // option.tensor_parallel)
                 if engines >= option.floor:
-                    yield (option.plan(engines),)
+                    yield [(option.plan(engines),)]
             return
         for answer in self.options("decode"):
             for prefill in self.options("prefill"):
-                yield from _filled(answer, prefill, room)
+                yield list(_filled(answer, prefill, room))
 
 
-def _filled(answer: Option, prefill: Option, room: Mapping[str, int]) -> Iterator[tuple[PoolPlan, ...]]:
+def near_best(splits: Sequence[Pools], badness: Callable[[Pools], tuple[float, ...]]) -> Sequence[Pools]:
+    """All of up to FEW_SPLITS in their order. Of more those around the one with the least badness: some evenly spread ones
+    are looked at, then as many between the neighbours of the best of them. A split with too few prefill engines is the worse
+    the fewer they are, and one with too few answering engines likewise."""
+    first, end = 0, len(splits)
+    while end - first > FEW_SPLITS:
+        places = [first + (end - 1 - first) * number // (LOOKED_AT - 1) for number in range(LOOKED_AT)]
+        best = min(range(LOOKED_AT), key=lambda number: badness(splits[places[number]]))
+        first, end = places[max(0, best - 1)], places[min(LOOKED_AT - 1, best + 1)] + 1
+    return splits[first:end]
+
+
+def _filled(answer: Option, prefill: Option, room: Mapping[str, int]) -> Iterator[Pools]:
     shared = answer.gpu == prefill.gpu
     for engines in range(prefill.floor, min(prefill.ceiling, room.get(prefill.gpu, 0) // prefill.tensor_parallel) + 1):
         left = room.get(answer.gpu, 0) - (engines * prefill.tensor_parallel if shared else 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.core import planner_search
 from controlplane.core.planner import (
     Decision,
     FleetNow,
@@ -17,6 +18,7 @@ from controlplane.core.planner import (
     ModelNow,
     Outcome,
     Peak,
+    PoolPlan,
     Proposal,
     Span,
     accuracy,
@@ -25,10 +27,10 @@ from controlplane.core.planner import (
     propose,
 )
 from controlplane.core.planner_inputs import corrections
-from controlplane.core.planner_search import present
+from controlplane.core.planner_search import FEW_SPLITS, near_best, present
 from controlplane.core.protocol import Slo
 from controlplane.core.workload import Observed, offered_rate
-from tests.planner_kit import CHAT, NOW, RAG, fleet, pool, split, whole, windows
+from tests.planner_kit import CHAT, NOW, RAG, fleet, pool, shape, split, whole, windows
 
 
 def only(decision: Decision) -> Proposal | Hold:
@@ -323,3 +325,30 @@ def test_chat_and_documents_want_other_splits() -> None:
         return first[0].gpus * 100 // sum(pool.gpus for pool in first)
 
     assert best(RAG, 6.0) > best(CHAT, 40.0)
+
+
+# --- many splits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("best", [1, 2, 700, 2048, 4094, 4095])
+def test_the_best_of_many_splits_is_found_with_few_looks(best: int) -> None:
+    splits = [(PoolPlan("prefill", count, 1, "h100-sxm"),) for count in range(1, 4096)]
+    looks: list[int] = []
+
+    def badness(pools: tuple[PoolPlan, ...]) -> tuple[float, ...]:
+        looks.append(pools[0].engines)
+        return (float(abs(pools[0].engines - best)),)
+
+    found = near_best(splits, badness)
+    assert best in [pools[0].engines for pools in found]
+    assert len(found) <= FEW_SPLITS and len(looks) < 100
+    assert near_best(splits[:FEW_SPLITS], badness) == splits[:FEW_SPLITS], "few are all told"
+
+
+def test_the_frontier_of_many_gpus_is_that_of_all_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = split(1, 1, windows(1.0))
+    model = replace(model, pools=tuple(replace(each, tensor_parallel=1, degrees=(2,)) for each in model.pools))
+    model = replace(model, shape=shape("llama-3.1-8b"))
+    found = frontier(model, 40.0, RAG, {"h100-sxm": 300})
+    monkeypatch.setattr(planner_search, "FEW_SPLITS", 1 << 20)
+    assert found == frontier(model, 40.0, RAG, {"h100-sxm": 300})
