@@ -144,6 +144,7 @@ def _servers() -> Servers:
 
 SERVERS = _servers()
 _KEPT = {names.ENV_VLLM_PYTHON, names.ENV_POSTGRES_BIN, names.ENV_VALKEY_BIN, names.ENV_BOOTSTRAP}
+_KEPT |= {"TWINPOOL_FUZZ_EXAMPLES", "TWINPOOL_FUZZ_SEED"}  # what tests themselves are told
 for _name in [name for name in os.environ if name.startswith("TWINPOOL_") and name not in _KEPT]:
     del os.environ[_name]  # a developer's running stack must not become the test's
 endpoints.forget_libpq_settings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import psycopg
@@ -11,6 +12,7 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 
 from controlplane.config import config
+from controlplane.stack import testing
 from controlplane.stack.postgres import EmbeddedPostgres
 
 
@@ -65,3 +67,13 @@ def test_tests_connect_as_the_application_role() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_user")
         assert cursor.fetchone() == ("app",)
+
+
+def test_what_tests_are_told_by_the_environment_reaches_them() -> None:
+    """The rest of TWINPOOL_* is taken away from them: it is a developer's stack."""
+    read = {
+        name
+        for path in Path(__file__).parents[1].rglob("*.py")
+        for name in re.findall(r'os\.environ\.get\("(TWINPOOL_[A-Z_]+)"', path.read_text())
+    }
+    assert read and read <= testing._KEPT
