@@ -108,5 +108,6 @@ def places(engine: str, operation: int, model: str) -> dict[str, str]:
         "find": "/find?q=P",
         "account": "/account",
         "keys": "/keys",
+        "grants": "/grants",
         "join_tokens": "/nodes/tokens",
     }

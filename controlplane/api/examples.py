@@ -27,7 +27,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "update_canary": {"guardrails": {"margin": 0.02}, "reason": "stricter"},
     "promote_canary": {"reason": "it is better"},
     "freeze": {"until": "2027-01-02T00:00:00Z", "reason": "holidays"},
-    "grant_model": {"reason": "on call"},
+    "grant_model": {"until": "2027-01-02T00:00:00Z", "reason": "on call"},
     "set_planner": {"level": "approve", "floors": {"decode": 2}, "reason": "try it"},
     "modify_proposal": {"pools": {"prefill": 2, "decode": 2}, "reason": "not so much at once"},
     "reject_proposal": {"reason": "a batch ends in an hour"},

@@ -9,8 +9,9 @@ from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext
 
+from controlplane.access.who import actor_once
 from controlplane.alerts.selectors import loud_now
-from controlplane.control.actor import GROUPS, RANK, Actor
+from controlplane.control.actor import RANK, Role
 from controlplane.control.planning.selectors import open_count
 
 THEME_COOKIE = "theme"
@@ -27,21 +28,18 @@ def role(user: User | AnonymousUser) -> str:
     """The strongest role of a user as a word to show; "" for a visitor who is not signed in."""
     if not user.is_authenticated:
         return ""
-    held = set(user.groups.values_list("name", flat=True))
-    if user.is_superuser:
-        held.add("admin")
-    words = {
+    words: dict[Role, str] = {
         "admin": gettext("admin"),
         "operator": gettext("operator"),
         "owner": gettext("owner"),
         "viewer": gettext("viewer"),
     }
-    return next((words[name] for name in GROUPS if name in held), gettext("no role"))
+    return words[actor_once(user).role]
 
 
 def read_only(user: User | AnonymousUser) -> bool:
     """Whether a signed-in user may change nothing anywhere, whoever owns it."""
-    return user.is_authenticated and RANK[Actor.of_user(user).role] == RANK["viewer"]
+    return user.is_authenticated and RANK[actor_once(user).role] == RANK["viewer"]
 
 
 def console(request: HttpRequest) -> dict[str, Any]:

@@ -72,3 +72,13 @@ class JoinTokenForm(forms.Form):
     hours = forms.FloatField(label=_("Hours until it expires"), initial=TOKEN_HOURS)
     address = forms.CharField(label=_("How the node reaches Valkey (HOST:PORT)"), max_length=255, required=False)
     reason = forms.CharField(label=_("Reason"), max_length=500, required=False)
+
+
+class GrantForm(forms.Form):
+    """A model for a user. `until` is sent by who gives again what was taken back."""
+
+    model = forms.CharField(label=_("Model"), max_length=128, widget=forms.TextInput({"list": "model-names"}))
+    user = forms.CharField(label=_("User"), max_length=150, widget=forms.TextInput({"list": "user-names"}))
+    days = forms.IntegerField(label=_("Days, or empty: until it is taken back"), min_value=1, max_value=3650, required=False)
+    until = forms.DateTimeField(required=False)
+    reason = forms.CharField(label=_("Reason"), max_length=500)

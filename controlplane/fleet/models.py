@@ -6,6 +6,8 @@ difference by `control.apply`, `control.publish` and `control.operations`.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -151,10 +153,19 @@ class Grant(models.Model):
     model = models.ForeignKey(Model, on_delete=models.CASCADE, related_name="grants")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="grants")
     created_at = models.DateTimeField(auto_now_add=True)
+    until = models.DateTimeField(null=True, blank=True)
+    """From then on it is worth nothing; None: until it is taken back."""
+    given_by = models.CharField(max_length=150, blank=True, db_default="")
+    reason = models.CharField(max_length=500, blank=True, db_default="")
 
     class Meta:
         ordering = ["id"]
         constraints = [models.UniqueConstraint(fields=["model", "user"], name="grant_once_per_model_and_user")]
+
+
+def good_grants(now: datetime) -> models.Q:
+    """Grants that are worth something then."""
+    return models.Q(until=None) | models.Q(until__gt=now)
 
 
 MAIN = "main"

@@ -139,7 +139,7 @@ def test_a_hostile_name_cannot_leave_the_data_block(signed_in: Client, valkey: r
         (["viewer", "operator"], False, "operator"),
         (["owner"], False, "owner"),
         ([], True, "admin"),
-        ([], False, "no role"),
+        ([], False, "viewer"),
     ],
 )
 def test_the_page_shows_who_is_signed_in_and_as_what(
