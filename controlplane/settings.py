@@ -164,7 +164,11 @@ CONTENT_SECURITY_POLICY = {
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["controlplane.api.tokens.Bearer", "controlplane.api.tokens.Session"],
-    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated", "controlplane.api.tokens.InScope"],
+    "DEFAULT_PERMISSION_CLASSES": [
+        "rest_framework.permissions.IsAuthenticated",
+        "controlplane.api.tokens.InScope",
+        "controlplane.api.tokens.Proved",
+    ],
     "DEFAULT_PARSER_CLASSES": ["controlplane.api.parsing.Json"],
     "DEFAULT_RENDERER_CLASSES": ["controlplane.api.rendering.Json"],
     "DEFAULT_THROTTLE_CLASSES": ["controlplane.api.throttles.PerUser"],

@@ -19,6 +19,7 @@ from django_otp.oath import hotp
 
 from controlplane.access.models import RecoveryCode, SecondFactor
 from controlplane.access.sealing import BadSeal, seal, unseal
+from controlplane.access.who import actor_once
 from controlplane.control.actions import record_change
 from controlplane.control.actor import Actor
 from controlplane.control.refused import Refused
@@ -44,7 +45,7 @@ class Checked:
 
 def required(user: User) -> bool:
     """Whether this user may do nothing without one."""
-    return settings.SECOND_FACTOR_FOR_ADMINS and Actor.of_user(user).role == "admin"
+    return settings.SECOND_FACTOR_FOR_ADMINS and actor_once(user).role == "admin"
 
 
 def has_factor(user: User) -> bool:

@@ -15,10 +15,12 @@ from django.utils import timezone
 
 from controlplane.access import factors
 
-STARTED, SEEN, FACTOR = "started", "seen", "second_factor"
+STARTED, SEEN, FACTOR, PROVED = "started", "seen", "second_factor", "proved"
 SWEPT = 200
 NOTED_EVERY_S = 60
 """So often at most a session's last use is written."""
+PROVED_FOR_S = 900
+"""So long after somebody has signed in, or shown again who they are, they may make what outlives their session."""
 
 
 def begin(request: HttpRequest, user: User, *, factor: bool) -> None:
@@ -26,8 +28,20 @@ def begin(request: HttpRequest, user: User, *, factor: bool) -> None:
     _sweep()
     login(request, user, backend=settings.SIGNED_IN_BACKEND)
     now = int(time.time())
-    request.session.update({STARTED: now, SEEN: now, FACTOR: factor})
+    request.session.update({STARTED: now, SEEN: now, PROVED: now, FACTOR: factor})
     request.session.set_expiry(_left_s(now, now))
+
+
+def prove(session: Any) -> None:
+    """Its user has shown anew who they are. It goes on under a new key: whoever else had the old one is out."""
+    session.cycle_key()
+    session[PROVED] = int(time.time())
+
+
+def proved_lately(session: Any) -> bool:
+    """Whether its user has shown who they are so shortly ago that nobody else can well have it by now."""
+    at: float = session.get(PROVED, 0)
+    return 0 <= time.time() - at <= PROVED_FOR_S
 
 
 def touch(session: Any, now: float) -> None:

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.access.who import actor_of
 from controlplane.api.documents import OperationDocument
 from controlplane.api.documents_preview import PreviewDocument
 from controlplane.api.idempotency import Answer, once, read_key
@@ -21,7 +22,6 @@ from controlplane.api.selectors import operations_with_steps
 from controlplane.api.showing import show
 from controlplane.api.strict import ChangeQuery, RemovalQuery, read_query
 from controlplane.control.actions import preview
-from controlplane.control.actor import Actor
 from controlplane.fleet import models
 
 REPLAYED = "Idempotency-Replayed"
@@ -41,10 +41,6 @@ class Resource(APIView):
         response.headers.setdefault("Cache-Control", "no-store")
         response.headers.setdefault("Content-Language", "en")
         return response
-
-
-def actor_of(request: Request) -> Actor:
-    return Actor.of_user(request.user)
 
 
 def carry_out(request: Request, action: Callable[..., models.Operation], *args: Any, **options: Any) -> Response:

@@ -12,7 +12,8 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
-from controlplane.access.scopes import READ, WRITE
+from controlplane.access.scopes import READ, SECRETS, WRITE
+from controlplane.access.sessions import proved_lately
 from controlplane.access.tokens import note_use
 from controlplane.api.models import ApiToken
 
@@ -51,3 +52,15 @@ class InScope(BasePermission):
         needed = READ if request.method in SAFE_METHODS else getattr(view, "scope", WRITE)
         self.message = f"this token has not the scope {needed}; it has {', '.join(request.auth.scopes)}"
         return needed in request.auth.scopes
+
+
+class Proved(BasePermission):
+    """A session makes secrets, which outlive it, only shortly after its user has shown who they are; tokens have a scope
+    for that. What is made is a POST, what is revoked a DELETE."""
+
+    message = "you signed in some time ago: sign in again, or make it on the console's page, which asks your password"
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if isinstance(request.auth, ApiToken) or request.method != "POST" or getattr(view, "scope", WRITE) != SECRETS:
+            return True
+        return proved_lately(request._request.session)

@@ -11,13 +11,14 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from controlplane.access.who import actor_of
 from controlplane.api import openapi
 from controlplane.api.bodies import NodeBody
 from controlplane.api.documents import ENGINE_STATES, EngineDocument, GpuDocument, LogDocument, NodeDocument, PoolDocument
 from controlplane.api.paging import Listed, page
 from controlplane.api.preconditions import expected_version, require_match
 from controlplane.api.problems import Problem
-from controlplane.api.resource import Resource, actor_of, carry_out
+from controlplane.api.resource import Resource, carry_out
 from controlplane.api.selectors import (
     all_engines,
     all_gpus,

@@ -14,11 +14,12 @@ from rest_framework.response import Response
 
 from controlplane.access import tokens
 from controlplane.access.scopes import SCOPES, SECRETS
+from controlplane.access.who import actor_of
 from controlplane.api import openapi
 from controlplane.api.documents import OperationDocument, TextsField
 from controlplane.api.paging import Listed, page
 from controlplane.api.preconditions import require_match
-from controlplane.api.resource import Resource, actor_of, carry_out
+from controlplane.api.resource import Resource, carry_out
 from controlplane.api.strict import Number, Reason, Strict, Text, Whole, read_body, read_query
 from controlplane.control import keys
 from controlplane.control.actions import forbid

@@ -9,13 +9,14 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from controlplane.access.who import actor_of
 from controlplane.api import openapi
 from controlplane.api.documents import ANY_OBJECT, ObjectField
 from controlplane.api.idempotency import Answer, once, read_key
 from controlplane.api.parsing import Json as JsonBody
 from controlplane.api.preconditions import conditional, require_match, tag_of
 from controlplane.api.rendering import Json
-from controlplane.api.resource import REPLAYED, Resource, actor_of
+from controlplane.api.resource import REPLAYED, Resource
 from controlplane.api.strict import NoQuery, RemovalQuery, Text, read_query
 from controlplane.api.yamlbody import MEDIA_TYPE, YamlAnswer, YamlBody
 from controlplane.control.state import document

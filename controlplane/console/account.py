@@ -19,9 +19,10 @@ from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.access import accounts, factors, scopes, sessions, tokens
 from controlplane.access.sealing import BadSeal
+from controlplane.access.who import actor_of
 from controlplane.console.forms import OwnPasswordForm, TokenForm
+from controlplane.console.proving import proved
 from controlplane.console.signin import MAX_CODE, refused_code, setting_up
-from controlplane.control.actor import Actor
 from controlplane.control.auditing.events import note_refusal, note_wrong_code
 from controlplane.control.refused import STATUS_OF_KIND, Refused, told
 
@@ -63,7 +64,7 @@ def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
     user = _user(request)
     has = factors.has_factor(user)
     context = {
-        "teams": sorted(Actor.of_user(user).teams),
+        "teams": sorted(actor_of(request).teams),
         "has_password": user.has_usable_password(),
         "factor": has,
         "factor_required": factors.required(user),
@@ -94,6 +95,7 @@ def password(request: HttpRequest) -> HttpResponse:
 
 @sensitive_post_parameters()
 @posted
+@proved
 def factor(request: HttpRequest) -> HttpResponse:
     """Set up a second factor: without a code a new secret is shown, with one it is taken."""
     user, typed = _user(request), request.POST.get("code", "")[:MAX_CODE]
@@ -118,6 +120,7 @@ def factor(request: HttpRequest) -> HttpResponse:
 
 @sensitive_post_parameters()
 @posted
+@proved
 def codes(request: HttpRequest) -> HttpResponse:
     """New recovery codes, for a code."""
     refused = _ask_code(request)
@@ -128,6 +131,7 @@ def codes(request: HttpRequest) -> HttpResponse:
 
 @sensitive_post_parameters()
 @posted
+@proved
 def remove_factor(request: HttpRequest) -> HttpResponse:
     """Do without a second factor, for a code, where it is not required."""
     user = _user(request)
@@ -136,7 +140,7 @@ def remove_factor(request: HttpRequest) -> HttpResponse:
     refused = _ask_code(request)
     if refused is not None:
         return refused
-    factors.remove(Actor.of_user(user), user)
+    factors.remove(actor_of(request), user)
     return show(request, done=gettext("The second factor is removed."))
 
 
@@ -148,7 +152,9 @@ def end_sessions(request: HttpRequest) -> HttpResponse:
     return show(request, done=gettext("Other sessions that ended: %(count)d.") % {"count": ended})
 
 
+@sensitive_post_parameters()
 @posted
+@proved
 def add_token(request: HttpRequest) -> HttpResponse:
     """A token of one's own, shown in this answer alone."""
     asked = TokenForm(request.POST)
@@ -156,14 +162,14 @@ def add_token(request: HttpRequest) -> HttpResponse:
         return show(request, 400, token_form=asked)
     given = asked.cleaned_data
     name = _user(request).get_username()
-    actor = Actor.of_user(request.user)
+    actor = actor_of(request)
     _, token = tokens.add_token(actor, name, given["name"], days=given["days"], scopes=given["scopes"])
     return show(request, new_token=token, new_token_name=given["name"])
 
 
 @posted
 def revoke_token(request: HttpRequest, name: str) -> HttpResponse:
-    tokens.revoke_token(Actor.of_user(request.user), _user(request).get_username(), name)
+    tokens.revoke_token(actor_of(request), _user(request).get_username(), name)
     return redirect("account")
 
 

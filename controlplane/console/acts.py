@@ -20,9 +20,9 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
+from controlplane.access.who import actor_of
 from controlplane.console.model_facts import model_facts
 from controlplane.control import actions
-from controlplane.control.actor import Actor
 from controlplane.control.auditing.events import note_refusal
 from controlplane.control.refused import STATUS_OF_KIND, Refused, told
 from controlplane.fleet import models
@@ -136,7 +136,7 @@ def steer(request: HttpRequest, body: Body, number: int, verb: str) -> HttpRespo
 
 def change(request: HttpRequest, body: Body, act: Act, *args: Any, **kwargs: Any) -> HttpResponseBase:
     """Carries out one action of control, or says what it would do. Raises BadBody, Refused."""
-    actor = Actor.of_user(request.user)
+    actor = actor_of(request)
     if body.get("dry_run"):
         return JsonResponse({"plan": asdict(actions.preview(act, actor, *args, **kwargs))})
     operation = act(actor, *args, reason=reason_of(body), **kwargs)

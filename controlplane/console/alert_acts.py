@@ -12,9 +12,9 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
 
+from controlplane.access.who import actor_of
 from controlplane.console.acts import BadBody, Body, change, order, reason_of
 from controlplane.control import actions
-from controlplane.control.actor import Actor
 
 MAX_MINUTES = 30 * 24 * 60
 LARGEST = 1e12
@@ -54,7 +54,7 @@ def rule(request: HttpRequest, body: Body, key: str) -> HttpResponseBase:
 def add_channel(request: HttpRequest, body: Body) -> HttpResponseBase:
     """{"name", "kind", "target", "least", "reason"}. 201 {"operation", "secret"}: the secret is shown this once."""
     operation, secret = actions.add_channel(
-        Actor.of_user(request.user),
+        actor_of(request),
         _text(body, "name"),
         _text(body, "kind"),
         _text(body, "target"),
@@ -82,7 +82,7 @@ def remove_channel(request: HttpRequest, body: Body, name: str) -> HttpResponseB
 @order
 def try_channel(request: HttpRequest, _body: Body, name: str) -> HttpResponseBase:
     """202 {"url"}: a test message is on its way; the address tells how far it is."""
-    row = actions.try_channel(Actor.of_user(request.user), name)
+    row = actions.try_channel(actor_of(request), name)
     return JsonResponse({"url": reverse("data_notification", args=[row.pk])}, status=202)
 
 

@@ -14,6 +14,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.alerts.models import Alert, AlertState, Channel, Notification, NotificationState, RuleSetting
 from controlplane.alerts.selectors import FIELDS, read_settings, silences_now
 from controlplane.console.data import answer, data
@@ -21,7 +22,6 @@ from controlplane.console.history import signed_in
 from controlplane.console.live_state import snapshot
 from controlplane.console.modules import module_files
 from controlplane.console.permissions import refusals
-from controlplane.control.actor import Actor
 from controlplane.core.alertrules import RULES
 from controlplane.fleet import models
 from controlplane.telemetry.queries.exports import figures_table
@@ -101,7 +101,7 @@ def notification(_request: HttpRequest, number: Any) -> JsonResponse:
 
 
 def _facts(request: HttpRequest) -> dict[str, Any]:
-    actor = Actor.of_user(request.user)
+    actor = actor_of(request)
     teams = dict(models.Model.objects.values_list("name", "team"))
     over = _entries(_matching(request), PAGE + 1)
     return {

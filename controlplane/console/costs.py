@@ -14,12 +14,12 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.console.acts import BadBody, Body, change, order
 from controlplane.console.data import BadQuery, answer, data
 from controlplane.console.modules import module_files
 from controlplane.console.permissions import refusals
 from controlplane.control import actions
-from controlplane.control.actor import Actor
 from controlplane.control.whatif import ProposalCost, at_proposals
 from controlplane.core.gpus import GPUS
 from controlplane.fleet.models import Gpu
@@ -41,7 +41,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "now": time.time(),
         "month": request.GET.get("month", "")[:7],
         "kinds": sorted(kinds),
-        "refusals": refusals(Actor.of_user(request.user), ("set_price", "remove_price")),
+        "refusals": refusals(actor_of(request), ("set_price", "remove_price")),
     }
     return render(request, "console/costs.html", {"first": first, "modules": module_files("costs")})
 

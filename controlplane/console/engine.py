@@ -13,13 +13,13 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.console.engine_facts import engine_facts
 from controlplane.console.engine_log import MAX_LINES, LogAway, reader
 from controlplane.console.history import signed_in
 from controlplane.console.live_state import snapshot
 from controlplane.console.modules import module_files
 from controlplane.console.permissions import refusals, why_not
-from controlplane.control.actor import Actor
 from controlplane.fleet import models
 from controlplane.telemetry.topics import model_topic
 
@@ -36,7 +36,7 @@ def page(request: HttpRequest, engine_id: str) -> HttpResponse:
         "now": time.time(),
         "engine": engine_facts(row),
         "frame": snapshot(model_topic(row.model.name)),
-        "refused": refusals(Actor.of_user(request.user), VERBS, row.model.team, row.model.name),
+        "refused": refusals(actor_of(request), VERBS, row.model.team, row.model.name),
     }
     return render(request, "console/engine.html", {"first": first, "row": row, "modules": module_files("enginepage")})
 
@@ -56,7 +56,7 @@ def log(request: HttpRequest, engine_id: str) -> JsonResponse:
     """?lines=200&rank=0&seen=<stamp>: the end of the log, or {"same": true} if it is as `seen`. 403 says who may read it,
     503 why it cannot be had now."""
     row = _engine(engine_id)
-    if refusal := why_not(Actor.of_user(request.user), "engine_log", row.model.team, row.model.name):
+    if refusal := why_not(actor_of(request), "engine_log", row.model.team, row.model.name):
         return JsonResponse({"error": refusal}, status=403)
     rank = row.ranks.select_related("node").filter(index=_number(request, "rank", 0)).first()
     if rank is None:

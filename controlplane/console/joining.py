@@ -9,14 +9,16 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.common.jointoken import BadToken, join_url
 from controlplane.console.account import form
 from controlplane.console.forms import JoinTokenForm
 from controlplane.console.permissions import why_not
+from controlplane.console.proving import proved
 from controlplane.control import actions
-from controlplane.control.actor import Actor
 from controlplane.control.auditing.events import note_secret
 from controlplane.control.joined import state_of, token_text
 from controlplane.control.refused import Refused
@@ -38,7 +40,7 @@ def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
     rows = JoinToken.objects.select_related("node")[:SHOWN]
     context = {
         "rows": [{"token": row, "state": state_of(row, now)} for row in rows],
-        "refused": why_not(Actor.of_user(request.user), "add_join_token"),
+        "refused": why_not(actor_of(request), "add_join_token"),
         "form": JoinTokenForm(request.POST) if "node" in request.POST else JoinTokenForm(),
     }
     return render(request, "console/joining.html", {**context, **more}, status=status)
@@ -47,12 +49,14 @@ def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
 posted = form(show)
 
 
+@sensitive_post_parameters()
 @posted
+@proved
 def add(request: HttpRequest) -> HttpResponse:
     asked = JoinTokenForm(request.POST)
     if not asked.is_valid():
         return show(request, 400, form=asked)
-    given, actor = asked.cleaned_data, Actor.of_user(request.user)
+    given, actor = asked.cleaned_data, actor_of(request)
     try:
         join_url("redis://valkey:6379/0", given["address"])
     except BadToken as error:
@@ -64,5 +68,5 @@ def add(request: HttpRequest) -> HttpResponse:
 
 @posted
 def revoke(request: HttpRequest, number: int) -> HttpResponse:
-    actions.revoke_join_token(Actor.of_user(request.user), number)
+    actions.revoke_join_token(actor_of(request), number)
     return redirect("join_tokens")

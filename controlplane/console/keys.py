@@ -10,11 +10,14 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.console.account import form
 from controlplane.console.forms import KeyForm
 from controlplane.console.permissions import why_not
+from controlplane.console.proving import proved
 from controlplane.control import keys
 from controlplane.control.actor import Actor
 from controlplane.control.newkey import ALL_MODELS, NewKey
@@ -32,7 +35,7 @@ def page(request: HttpRequest) -> HttpResponse:
 
 def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
     """The page, with what just happened in `more`."""
-    actor, now = Actor.of_user(request.user), timezone.now()
+    actor, now = actor_of(request), timezone.now()
     rows = list(keys.keys_seen_by(actor))
     uses = last_uses(digests_of(rows), now.timestamp())
     teams = sorted(actor.teams) if actor.role == "owner" else []
@@ -46,7 +49,7 @@ def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
 
 
 def _empty(request: HttpRequest) -> KeyForm:
-    teams = sorted(Actor.of_user(request.user).teams)
+    teams = sorted(actor_of(request).teams)
     return KeyForm(initial={"team": teams[0] if teams else ""})
 
 
@@ -64,7 +67,9 @@ def _row(actor: Actor, row: Any, now: datetime, used_at: float | None) -> dict[s
 posted = form(show)
 
 
+@sensitive_post_parameters()
 @posted
+@proved
 def add(request: HttpRequest) -> HttpResponse:
     asked = KeyForm(request.POST)
     if not asked.is_valid():
@@ -78,22 +83,24 @@ def add(request: HttpRequest) -> HttpResponse:
         tokens_per_minute=given["tokens_per_minute"],
         days=given["days"],
     )
-    _, secret = keys.add_key(Actor.of_user(request.user), new, reason=given["reason"])
+    _, secret = keys.add_key(actor_of(request), new, reason=given["reason"])
     return show(request, new_key=secret, new_key_name=new.name, form=_empty(request))
 
 
+@sensitive_post_parameters()
 @posted
+@proved
 def rotate(request: HttpRequest, name: str) -> HttpResponse:
     hours = request.POST.get("overlap_hours", "")
     overlap = int(hours) if hours.isdecimal() and len(hours) < 6 else -1
-    actor = Actor.of_user(request.user)
+    actor = actor_of(request)
     _, secret = keys.rotate_key(actor, name, overlap_hours=overlap, reason=_reason(request))
     return show(request, new_key=secret, new_key_name=name)
 
 
 @posted
 def revoke(request: HttpRequest, name: str) -> HttpResponse:
-    keys.revoke_key(Actor.of_user(request.user), name, reason=_reason(request))
+    keys.revoke_key(actor_of(request), name, reason=_reason(request))
     return redirect("keys")
 
 

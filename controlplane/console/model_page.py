@@ -10,11 +10,11 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.console.live_state import snapshot
 from controlplane.console.model_facts import model_facts
 from controlplane.console.modules import module_files
 from controlplane.console.permissions import refusals
-from controlplane.control.actor import Actor
 from controlplane.fleet import models
 from controlplane.telemetry.topics import model_topic
 
@@ -41,6 +41,6 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
         "model": model_facts(model),
         "models": list(models.Model.objects.values_list("name", flat=True)),
         "frame": snapshot(model_topic(name)),
-        "refused": refusals(Actor.of_user(request.user), VERBS, model.team, model.name),
+        "refused": refusals(actor_of(request), VERBS, model.team, model.name),
     }
     return render(request, "console/model.html", {"first": first, "model": model, "modules": module_files("model")})

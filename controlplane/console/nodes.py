@@ -12,11 +12,11 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.console.data import answer, data
 from controlplane.console.live_state import snapshot
 from controlplane.console.modules import module_files
 from controlplane.console.permissions import refusals
-from controlplane.control.actor import Actor
 from controlplane.fleet import models
 from controlplane.telemetry.queries.exports import figures_table
 from controlplane.telemetry.queries.figures import Figure
@@ -54,7 +54,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "now": time.time(),
         "frame": snapshot(NODES),
         "nodes": [asdict(node) for node in node_facts()],
-        "refused": refusals(Actor.of_user(request.user), VERBS),
+        "refused": refusals(actor_of(request), VERBS),
     }
     return render(request, "console/nodes.html", {"first": first, "modules": module_files("nodespage")})
 

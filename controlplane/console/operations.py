@@ -13,12 +13,12 @@ from django.shortcuts import get_object_or_404, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.console.history import signed_in
 from controlplane.console.live_state import snapshot
 from controlplane.console.modules import module_files
 from controlplane.console.permissions import refusals
 from controlplane.control.actions.steering import UNDOABLE
-from controlplane.control.actor import Actor
 from controlplane.core.lifecycle import OPERATION
 from controlplane.fleet import models
 from controlplane.telemetry.fleet_view import read_operations, read_steps
@@ -44,7 +44,7 @@ def operations(request: HttpRequest) -> HttpResponse:
     which = Q(pk__lt=int(before)) if before.isascii() and before.isdigit() and len(before) < 19 else Q()
     rows = read_operations(which & _matching(asked), PAGE + 1)
     teams = dict(models.Model.objects.values_list("name", "team"))
-    actor = Actor.of_user(request.user)
+    actor = actor_of(request)
     first = {
         "now": time.time(),
         "rows": [asdict(row) for row in rows[:PAGE]],
@@ -82,7 +82,7 @@ def operation(request: HttpRequest, number: int) -> HttpResponse:
     owned = (row.model.team, row.model.name) if row.model else ()
     first = {
         "now": time.time(),
-        "refused": refusals(Actor.of_user(request.user), STEERING, *owned),
+        "refused": refusals(actor_of(request), STEERING, *owned),
         "undoable": sorted(UNDOABLE),
         **operation_facts(row),
     }

@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.console.acts import BadBody, Body, change, order, version_of
 from controlplane.console.data import answer, data
 from controlplane.console.live_state import snapshot
@@ -25,7 +26,6 @@ from controlplane.console.permissions import refusals
 from controlplane.console.proposals import stance
 from controlplane.control import actions
 from controlplane.control.actions.planning import MAX_PRIORITY, MAX_SPANS, PARTS, RANGES
-from controlplane.control.actor import Actor
 from controlplane.control.models import Level, Proposal, ProposalState
 from controlplane.control.outlook import kinds_of
 from controlplane.control.planning import selectors
@@ -80,7 +80,7 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
             "spans": MAX_SPANS,
             "defaults": plain(Guards()),
         },
-        "refused": refusals(Actor.of_user(request.user), VERBS, model.team),
+        "refused": refusals(actor_of(request), VERBS, model.team, model.name),
     }
     return render(request, "console/planner.html", {"first": first, "model": model, "modules": module_files("plannerpage")})
 

@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.console.acts import Act, BadBody, Body, change, order, sizes_of
 from controlplane.console.data import answer, data
 from controlplane.console.history import signed_in
@@ -23,7 +24,6 @@ from controlplane.console.live_state import snapshot
 from controlplane.console.modules import module_files
 from controlplane.console.permissions import refusals
 from controlplane.control import actions
-from controlplane.control.actor import Actor
 from controlplane.control.models import Proposal, ProposalState
 from controlplane.control.planning import live, selectors
 from controlplane.control.planning.gather import setting_of
@@ -84,7 +84,7 @@ def page(request: HttpRequest) -> HttpResponse:
     ended = live.rows(matching.filter(older).exclude(state=ProposalState.OPEN), PAGE + 1)
     open_now = () if before else live.rows(matching.filter(state=ProposalState.OPEN))
     teams = dict(models.Model.objects.values_list("name", "team"))
-    actor = Actor.of_user(request.user)
+    actor = actor_of(request)
     first = {
         "now": time.time(),
         "frame": snapshot(PROPOSALS),
@@ -94,7 +94,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "asked": asked,
         "choices": {"model": list(teams), "state": list(ProposalState.values)},
         "planners": [stance(model) for model in models.Model.objects.filter(retiring=False)],
-        "refused": {name: refusals(actor, DECISIONS, team) for name, team in teams.items()},
+        "refused": {name: refusals(actor, DECISIONS, team, name) for name, team in teams.items()},
     }
     return render(request, "console/proposals.html", {"first": first, "modules": module_files("proposals")})
 
@@ -166,7 +166,7 @@ def facts_of(row: Proposal, request: HttpRequest) -> dict[str, Any]:
         },
         "operation": row.operation.state if row.operation else "",
         "accuracy": plain(selectors.accuracy_of(model)),
-        "refused": refusals(Actor.of_user(request.user), DECISIONS, model.team),
+        "refused": refusals(actor_of(request), DECISIONS, model.team, model.name),
     }
 
 

@@ -12,6 +12,7 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from controlplane.access.who import actor_of
 from controlplane.console.history import signed_in
 from controlplane.console.live_state import snapshot
 from controlplane.console.model_facts import model_facts
@@ -19,7 +20,6 @@ from controlplane.console.modules import module_files
 from controlplane.console.operations import STEERING, operation_facts
 from controlplane.console.permissions import refusals
 from controlplane.control.actions.steering import UNDOABLE
-from controlplane.control.actor import Actor
 from controlplane.control.outlook import Basis, layout_text, outlook
 from controlplane.core.protocol import ROLES_OF_MODE, Mode
 from controlplane.fleet import models
@@ -52,7 +52,7 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
         "models": list(models.Model.objects.values_list("name", flat=True)),
         "frame": snapshot(model_topic(name)),
         "operation": operation_facts(running) if running else None,
-        "refused": refusals(Actor.of_user(request.user), ("rebalance", *STEERING), model.team, model.name),
+        "refused": refusals(actor_of(request), ("rebalance", *STEERING), model.team, model.name),
         "undoable": sorted(UNDOABLE),
     }
     return render(request, "console/rebalance.html", {"first": first, "model": model, "modules": module_files("rebalance")})
@@ -75,9 +75,7 @@ def facts(request: HttpRequest, name: str) -> JsonResponse:
         "restart_engine",
         "retry_engine",
     )
-    return JsonResponse(
-        {"model": model_facts(model), "refused": refusals(Actor.of_user(request.user), verbs, model.team, model.name)}
-    )
+    return JsonResponse({"model": model_facts(model), "refused": refusals(actor_of(request), verbs, model.team, model.name)})
 
 
 @require_safe

@@ -18,6 +18,7 @@ from channels.db import database_sync_to_async
 from django.db import Error as DatabaseError
 
 from controlplane.access import sessions
+from controlplane.access.who import actor_once
 from controlplane.control.actor import Actor, may_follow
 from controlplane.live import frames
 from controlplane.live.counts import counts
@@ -205,4 +206,4 @@ class Socket:
 def actor_of(session_key: str) -> Actor | None:
     """Who is signed in with a session, asked anew of the session store; None: nobody. Raises django.db.Error."""
     user = sessions.user_of(sessions.stored(session_key))
-    return Actor.of_user(user) if user.is_authenticated else None
+    return actor_once(user) if user.is_authenticated else None

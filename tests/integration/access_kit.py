@@ -12,6 +12,8 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django_otp.oath import hotp
 
+from controlplane.access import sessions
+
 PASSWORD = "correct horse battery staple"
 
 
@@ -60,3 +62,19 @@ def with_factor(name: str) -> tuple[Client, str, list[str]]:
         answer = client.post("/account/factor", {"code": code_of(secret)})
     assert answer.status_code == 200, answer.content
     return client, secret, codes_on(answer)
+
+
+def proves(client: Client) -> Client:
+    """As if whoever is signed in with this browser had just shown who they are."""
+    session = client.session
+    session[sessions.PROVED] = int(time.time())
+    session.save()
+    return client
+
+
+def long_ago(client: Client) -> Client:
+    """As if they had done so too long ago for making secrets."""
+    session = client.session
+    session[sessions.PROVED] -= sessions.PROVED_FOR_S + 1
+    session.save()
+    return client

@@ -10,6 +10,7 @@ from django.test import Client
 
 from controlplane.common.jointoken import JoinToken, read_token
 from controlplane.fleet.models import JoinToken as Row
+from tests.integration.access_kit import proves
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PAGE = "/nodes/tokens"
@@ -20,7 +21,7 @@ def signed_in(role: str) -> Client:
     user.groups.add(Group.objects.get_or_create(name=role)[0])
     client = Client()
     client.force_login(user, "django.contrib.auth.backends.ModelBackend")
-    return client
+    return proves(client)
 
 
 def test_an_admin_makes_a_token_that_is_shown_once_and_revokes_it() -> None:

@@ -25,7 +25,7 @@ from controlplane.control.newkey import NewKey, digest
 from controlplane.control.refused import Refused
 from controlplane.fleet import models
 from controlplane.telemetry.queries.uses import digests_of, last_use, last_uses
-from tests.integration.access_kit import person, quick_passwords
+from tests.integration.access_kit import person, proves, quick_passwords
 
 __all__ = ["quick_passwords"]  # a fixture
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_passwords")]
@@ -196,7 +196,7 @@ def test_a_token_tells_its_last_use_without_writing_each_time() -> None:
 def browser() -> Iterator[Client]:
     client = Client()
     client.force_login(person("ada", "admin"), backend="django.contrib.auth.backends.ModelBackend")
-    yield client
+    yield proves(client)
 
 
 def test_the_account_page_shows_a_new_token_once(browser: Client) -> None:

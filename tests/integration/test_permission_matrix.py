@@ -15,6 +15,13 @@ from django.db import transaction
 from django.test import Client
 from django.utils import timezone
 
+from controlplane.console import alerts as alert_pages
+from controlplane.console import engine as engine_pages
+from controlplane.console import model_page
+from controlplane.console import nodes as node_pages
+from controlplane.console import operations as operation_pages
+from controlplane.console import planner as planner_pages
+from controlplane.console import proposals as proposal_pages
 from controlplane.control import actions
 from controlplane.control.actor import TOPICS, VERBS, Actor, may, may_follow
 from controlplane.fleet import models
@@ -88,6 +95,8 @@ class Ask:
     command: tuple[str, ...] = ()
     once: bool = field(default=False)
     """It is about no model."""
+    plain: bool = False
+    """Its page is a plain form, which has no dry run: it is carried out."""
 
 
 SOON = (timezone.now() + timedelta(hours=1)).isoformat()
@@ -197,9 +206,17 @@ ASKS: dict[str, Ask] = {
         ("PATCH", "models/{model}", {"team": "ads", "slo_itl_ms": 40}),
         command=("update_model", "{model}", "--team", "ads"),
     ),
-    "grant_model": Ask(("PUT", "models/{model}/grants/viewer", {}), command=("grant_model", "{model}", "viewer")),
+    "grant_model": Ask(
+        ("PUT", "models/{model}/grants/viewer", {}),
+        ("grants/give", {"model": "{model}", "user": "viewer"}),
+        ("grant_model", "{model}", "viewer"),
+        plain=True,
+    ),
     "ungrant_model": Ask(
-        ("DELETE", "models/{model}/grants/viewer", None), command=("grant_model", "{model}", "viewer", "--revoke")
+        ("DELETE", "models/{model}/grants/viewer", None),
+        ("grants/take", {"model": "{model}", "user": "viewer"}),
+        ("grant_model", "{model}", "viewer", "--revoke"),
+        plain=True,
     ),
     "add_node": Ask(("POST", "nodes", {"name": "n9"}), command=("add_node", "n9"), once=True),
     "remove_node": Ask(("DELETE", "nodes/n1", None), command=("remove_node", "n1"), once=True),
@@ -344,8 +361,10 @@ def test_the_pages_give_the_answer_of_the_table(places: dict[str, Any], visitor:
             address, body = ask.page  # type: ignore[misc]
             place = places[model]
             order = {"reason": "r", "version": place["version"], **filled(body, place), "dry_run": True}
-            found = client.post(f"/{address.format(**place)}", order, content_type="application/json")
-            got[verb, model] = answer_of(found.status_code)
+            sent = {} if ask.plain else {"content_type": "application/json"}
+            found = client.post(f"/{address.format(**place)}", order, **sent)
+            away = found.status_code == 302 and found.headers["location"].startswith("/login?")
+            got[verb, model] = "not signed in" if away else answer_of(found.status_code)
     compare(visitor, got)
 
 
@@ -424,3 +443,47 @@ def test_what_was_given_is_taken_back(places: dict[str, Any]) -> None:
         ("grant_model", "model:m"),
         ("ungrant_model", "model:m"),
     ]
+
+
+SAID = ("models/{model}", "models/{model}/rebalance", "models/{model}/planner", "engines/{engine}", "nodes", "costs")
+SAID += ("operations", "operations/{operation}", "proposals", "proposals/{proposal}", "alerts")
+
+
+@signed_in
+def test_pages_say_beforehand_what_they_answer_afterwards(places: dict[str, Any], visitor: Visitor) -> None:
+    """Each button that somebody may not press says so, and no other."""
+    client, told, wrong = client_of(visitor), set(), {}
+    for address in SAID:
+        for model in MODELS:
+            first = client.get(f"/{address.format(**places[model])}").context["first"]
+            refused = first["refusals"] if address == "costs" else first["refused"]
+            for verb in set(_verbs_of(address)) & RIGHTS.keys():
+                told.add(verb)
+                said = verb not in refused.get(model, {} if address in LISTS else refused)
+                if said != allowed(visitor, verb, model):
+                    wrong[address, model, verb] = said
+    assert not wrong
+    assert {"set_mode", "set_planner", "approve_proposal", "silence_alert", "rollback", "set_price"} <= told
+
+
+LISTS: dict[str, tuple[str, ...]] = {
+    "operations": ("rollback",),
+    "proposals": proposal_pages.DECISIONS,
+    "alerts": alert_pages.VERBS,
+}
+"""Pages that say it by model."""
+
+
+def _verbs_of(address: str) -> tuple[str, ...]:
+    """What a page has buttons for."""
+    pages = {
+        "models/{model}": model_page.VERBS,
+        "models/{model}/rebalance": ("rebalance", *operation_pages.STEERING),
+        "models/{model}/planner": planner_pages.VERBS,
+        "engines/{engine}": engine_pages.VERBS,
+        "nodes": node_pages.VERBS,
+        "costs": ("set_price", "remove_price"),
+        "operations/{operation}": operation_pages.STEERING,
+        "proposals/{proposal}": proposal_pages.DECISIONS,
+    }
+    return tuple(pages.get(address) or LISTS[address])
