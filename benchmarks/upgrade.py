@@ -1,8 +1,10 @@
 """Upgrades a running fleet in place, as docs/deploy.md says, and counts lost requests: `bench upgrade --from COMMIT`.
 
 The version before runs from a checkout of its own (git worktree) with this environment's packages, beside PostgreSQL and
-Valkey: two routers, control, ingest, an agent with two simulated engines. Streams run all the time through what a proxy
-does: the next router if one refuses the connection. Step by step each process becomes this checkout's.
+Valkey: two routers, two web processes, control, ingest, an agent with two simulated engines. Streams run all the time, and
+people read pages and the API, through what a proxy does: the next process if one refuses the connection. Step by step each
+process becomes this checkout's. Pages are read with a session, the API with a token, both of the version before; any
+answer but 200 is lost.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import base64
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +39,19 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "controlplane" / "physics" / "model_configs" / "qwen3-8b.json"
 BODY = {"model": "m", "max_tokens": 60, "ignore_eos": True, "stream": True}
 STREAMS = 4
+READERS = 2
+WEBS = ("web-1", "web-2")
+PASSWORD = "a long enough one 7"
+ADMIN = "from django.contrib.auth.models import User; User.objects.create_superuser('ann', password='{}')"
+READ = (
+    "/",
+    "/models/m",
+    "/operations",
+    "/api/v1/models",
+    "/api/v1/engines",
+    "/api/v1/operations",
+    "/static/css/app.css",
+)
 PATIENCE_S = 600.0
 CELERY = ("-m", "celery", "-A", "controlplane.celery", "worker", "-Q", "control", "-P", "threads", "-c", "4")
 
@@ -54,6 +70,10 @@ class Traffic:
                 return
             self.ended[self.one(f"{threading.get_ident()} asks {number}")] += 1
 
+    @property
+    def lost(self) -> int:
+        return sum(count for how, count in self.ended.items() if how != "whole")
+
     def one(self, prompt: str) -> str:
         for url in (self.routers * 2)[hash(prompt) % len(self.routers) :]:
             try:
@@ -71,6 +91,39 @@ class Traffic:
             except httpx.HTTPError as error:
                 return type(error).__name__
         return "no router"
+
+
+@dataclass
+class Readers(Traffic):
+    """The same for web processes: `routers` are web processes here. Set `token` and `cookies` before it runs."""
+
+    token: str = ""
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    def sign_in(self, fleet: Fleet, checkout: Path, webs: list[str]) -> None:
+        """An admin's session and token, of the version in `checkout`."""
+        fleet.manage(checkout, "shell", "-c", ADMIN.format(PASSWORD))
+        self.token = json.loads(fleet.manage(checkout, "add_token", "ann", "bench").splitlines()[-1])["token"]
+        with httpx.Client(base_url=webs[0], timeout=60) as browser:
+            form = {"csrfmiddlewaretoken": _csrf(browser.get("/login").text), "username": "ann", "password": PASSWORD}
+            if browser.post("/login", data=form, headers={"Origin": webs[0]}).status_code != 302:
+                raise SystemExit("nobody can sign in")
+            self.cookies = dict(browser.cookies)
+
+    def one(self, prompt: str) -> str:
+        path, number = READ[hash(prompt) % len(READ)], hash(prompt) % len(self.routers)
+        told = (
+            {"headers": {"Authorization": f"Bearer {self.token}"}} if path.startswith("/api/") else {"cookies": self.cookies}
+        )
+        for url in (self.routers * 2)[number:]:
+            try:
+                answer = httpx.get(f"{url}{path}", timeout=60, **told)  # type: ignore[arg-type]
+            except httpx.ConnectError:
+                continue
+            except httpx.HTTPError as error:
+                return f"{path} {type(error).__name__}"
+            return "whole" if answer.status_code == 200 else f"{path} {answer.status_code}"
+        return "no web process"
 
 
 @dataclass
@@ -104,9 +157,28 @@ class Fleet:
         where = ("--host", "127.0.0.1", "--port", str(port), "--id", name, "--cache", str(self.folder / f"{name}.json"))
         self.start(name, checkout, "-m", "controlplane.router", "--valkey", *where)
 
+    def web(self, name: str, checkout: Path, port: int) -> None:
+        self.start(name, checkout, "-m", "controlplane.live.server", "--host", "127.0.0.1", "--port", str(port))
+
     def agent(self, checkout: Path, token: str = "") -> None:
         words = ("--state", str(self.folder / "node"), "--accelerators", "sim:2xh100-sxm", "--metrics-port", "0")
         self.start("agent", checkout, "manage.py", "agent", *words, **({names.ENV_JOIN_TOKEN: token} if token else {}))
+
+
+def _csrf(page: str) -> str:
+    found = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
+    if not found:
+        raise SystemExit(f"the page to sign in has no form: {page[:300]}")
+    return found[1]
+
+
+@contextmanager
+def apart(traffic: Traffic, urls: list[str], url: str) -> Iterator[None]:
+    """As a proxy is told before a process ends: nothing is sent there, and a moment for what was."""
+    traffic.routers = [each for each in urls if each != url]
+    time.sleep(2)
+    yield
+    traffic.routers = list(urls)
 
 
 def until(what: str, check: object) -> None:
@@ -156,13 +228,20 @@ def upgrade(folder: Path, old: Path) -> int:
 
     told = SERVERS.state.environment() | {names.ENV_BOOTSTRAP: "off", names.ENV_STATE: str(SERVERS.state.path)}
     fleet, traffic = Fleet(folder, {**os.environ, **told}), Traffic()
-    ports = [free_port(), free_port()]
+    ports, web_ports = [free_port(), free_port()], [free_port(), free_port()]
     urls = [f"http://127.0.0.1:{port}" for port in ports]
+    webs = [f"http://127.0.0.1:{port}" for port in web_ports]
+    fleet.env[names.ENV_CONSOLE_ORIGINS] = ",".join(webs)
+    readers = Readers()
     threads = [threading.Thread(target=traffic.run) for _ in range(STREAMS)]
+    threads += [threading.Thread(target=readers.run) for _ in range(READERS)]
     began = time.monotonic()
 
     def said(text: str) -> None:
-        print(f"{time.monotonic() - began:6.0f} s  {text}; streams so far: {dict(traffic.ended)}", flush=True)
+        print(
+            f"{time.monotonic() - began:6.0f} s  {text}; streams so far: {dict(traffic.ended)}, read: {dict(readers.ended)}",
+            flush=True,
+        )
 
     try:
         fleet.manage(old, "migrate", "--database", "owner", "--no-input")
@@ -177,10 +256,14 @@ def upgrade(folder: Path, old: Path) -> int:
         pools = ("--kind", "simulated", "--mode", "disaggregated", "--pool", "prefill=1", "--pool", "decode=1")
         fleet.manage(old, "register_model", "m", "--source", "org/m", "--config", str(CONFIG), *pools)
         until("ready", lambda: all(answers(url, "/readyz") for url in urls))
-        traffic.routers = list(urls)
+        for name, port in zip(WEBS, web_ports, strict=True):
+            fleet.web(name, old, port)
+        until("open", lambda: all(answers(url, "/healthz") for url in webs))
+        readers.sign_in(fleet, old, webs)
+        traffic.routers, readers.routers = list(urls), list(webs)
         for thread in threads:
             thread.start()
-        until("under way", lambda: traffic.ended["whole"] > 10)
+        until("under way", lambda: min(traffic.ended["whole"], readers.ended["whole"]) > 10)
         said("the version before serves")
         fleet.manage(ROOT, "backup", str(folder / "before.backup"))
         fleet.manage(ROOT, "migrate", "--database", "owner", "--no-input")
@@ -192,13 +275,17 @@ def upgrade(folder: Path, old: Path) -> int:
             fleet.start(name, ROOT, *words)
         until("ticking", lambda: ticked_at(fleet.env[names.ENV_VALKEY_URL]) > restarted_at)
         said("control and ingest are new")
+        for name, port, url in zip(WEBS, web_ports, webs, strict=True):
+            with apart(readers, webs, url):
+                fleet.end(name)
+                fleet.web(name, ROOT, port)
+                until("open", lambda url=url: answers(url, "/healthz"))
+            said(f"{name} is new")
         for name, port, url in zip(("router-1", "router-2"), ports, urls, strict=True):
-            traffic.routers = [each for each in urls if each != url]
-            time.sleep(2)
-            fleet.end(name)
-            fleet.router(name, ROOT, port)
-            until("ready", lambda url=url: answers(url, "/readyz"))
-            traffic.routers = list(urls)
+            with apart(traffic, urls, url):
+                fleet.end(name)
+                fleet.router(name, ROOT, port)
+                until("ready", lambda url=url: answers(url, "/readyz"))
             said(f"{name} is new")
         fleet.end("agent")
         fleet.agent(ROOT)
@@ -209,6 +296,7 @@ def upgrade(folder: Path, old: Path) -> int:
         print(f"engines (state, incarnation): {engines}")
     finally:
         traffic.stop.set()
+        readers.stop.set()
         for thread in threads:
             if thread.ident:
                 thread.join(150)
@@ -217,9 +305,9 @@ def upgrade(folder: Path, old: Path) -> int:
         if "agent" in fleet.running:
             fleet.running["agent"].send_signal(signal.SIGUSR1)
             fleet.running["agent"].wait(60)
-    lost = sum(count for how, count in traffic.ended.items() if how != "whole")
-    print(f"{traffic.ended['whole']} streams whole, {lost} lost: {dict(traffic.ended)}")
-    return int(bool(lost))
+    print(f"{traffic.ended['whole']} streams whole, {traffic.lost} lost: {dict(traffic.ended)}")
+    print(f"{readers.ended['whole']} pages and answers of the API whole, {readers.lost} lost: {dict(readers.ended)}")
+    return int(bool(traffic.lost or readers.lost))
 
 
 _ENGINES = (
