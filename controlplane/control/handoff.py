@@ -9,30 +9,44 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from controlplane.common.engineclient import Answer, EngineClient, EngineSilent
-from controlplane.core.handoff_probe import ANSWER_TOKENS, MOST, Seen, Verdict, judge
+from controlplane.core.handoff_probe import ANSWER_TOKENS, BEHIND, MOST, Seen, Verdict, judge
 
 DEADLINE_S = 10.0
-"""For all of it, while neither engine has requests waiting."""
-BUSY_DEADLINE_S = 30.0
-"""If one has: it may take that long before it gets to ours."""
+"""For all of it, the time not counted in which a leg waits behind requests of others."""
+QUEUED_S = 900.0
+"""Behind others a probe waits at most so long."""
+LOOK_S = 0.5
+"""So often an engine is asked how far it is with them."""
 COUNTED_WITHIN_S = 1.0
 """An engine's counters may follow its answer a step later."""
 LOOK_AGAIN_S = 0.01
 
-PULLED_TOKENS, PULLED_BYTES, WAITING = "pulled tokens", "pulled bytes", "waiting"
+PULLED_TOKENS, PULLED_BYTES = "pulled tokens", "pulled bytes"
+WAITING, FETCHING, RUNNING, FINISHED = "waiting", "fetching", "running", "finished"
+"""Requests; of those that wait, some (fetching) have left the queue already: their KV is on its way."""
+WORK = (FINISHED, "prompt tokens", "answer tokens", "steps")
+"""One of these grows while an engine works."""
 _SAMPLES = {
     PULLED_TOKENS: rb'vllm:prompt_tokens_by_source_total\{[^\n]*source="external_kv_transfer"[^\n]*\}',
     PULLED_BYTES: rb"vllm:nixl_bytes_transferred_sum(?:\{[^\n]*\})?",
     WAITING: rb"vllm:num_requests_waiting(?:\{[^\n]*\})?",
+    FETCHING: rb'vllm:num_requests_waiting_by_reason\{[^\n]*reason="deferred"[^\n]*\}',
+    RUNNING: rb"vllm:num_requests_running(?:\{[^\n]*\})?",
+    FINISHED: rb"vllm:request_success_total(?:\{[^\n]*\})?",
+    "prompt tokens": rb"vllm:prompt_tokens_total(?:\{[^\n]*\})?",
+    "answer tokens": rb"vllm:generation_tokens_total(?:\{[^\n]*\})?",
+    "steps": rb"vllm:iteration_tokens_total_count(?:\{[^\n]*\})?",
 }
 _FIGURES = {name: re.compile(rb"^%b[ \t]+([^\s]+)" % sample, re.MULTILINE) for name, sample in _SAMPLES.items()}
+BEFORE_OTHERS = -(1 << 31)
+"""The priority of a probe: the lowest number goes first."""
 KEEP_KV = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
@@ -54,6 +68,8 @@ class Asked:
     salt: str = field(repr=False)
     by_parameters: bool
     """The connector pulls what the prefill's answer names, and counts bytes; else KV goes through a shared store."""
+    before_others: bool = False
+    """The engines schedule by priority: it need not wait behind others."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +80,36 @@ class Outcome:
     handoff_ms: float | None = None
 
 
+@dataclass
+class Turn:
+    """How long a question may take. A leg that waits behind requests of others, at an engine that works, is no failed
+    handoff: meanwhile `deadline` (of the running loop's clock) is put off, up to `last`; `tell` gets in words what for."""
+
+    deadline: float
+    last: float
+    within_s: float
+    """From when the leg's turn has come."""
+    tell: Callable[[str], Awaitable[None]]
+
+    async def waits(self, words: str) -> None:
+        self.deadline = max(self.deadline, min(self.last, asyncio.get_running_loop().time() + self.within_s))
+        await self.tell(words)
+
+
 class _Failed(Exception):
     """The question got no usable answer; says whose and why."""
 
 
-async def ask_pair(prefill: Endpoint, decode: Endpoint, asked: Asked, deadline: float) -> Outcome:
-    """Always an outcome. `deadline`: of the running loop's clock; later if one of the engines has requests waiting."""
+async def ask_pair(prefill: Endpoint, decode: Endpoint, asked: Asked, turn: Turn) -> Outcome:
+    """Always an outcome."""
     during = _Stage()
     try:
-        async with asyncio.timeout_at(deadline) as limit, _clients(prefill, decode) as (at_prefill, at_decode):
-            return await _ask(_Engine(prefill, at_prefill), _Engine(decode, at_decode), asked, limit, during)
+        async with asyncio.timeout_at(turn.deadline) as limit, _clients(prefill, prefill, decode, decode) as made:
+            at_prefill, at_decode = (
+                _Engine(each, client, looking, limit, turn)
+                for each, client, looking in zip((prefill, decode), made[::2], made[1::2], strict=True)
+            )
+            return await _ask(at_prefill, at_decode, asked, during)
     except TimeoutError:
         return _failed(f"{during.what} was not answered in time")
     except EngineSilent as error:
@@ -110,9 +146,13 @@ async def _clients(*endpoints: Endpoint) -> AsyncIterator[list[EngineClient]]:
 class _Engine:
     endpoint: Endpoint
     client: EngineClient
+    looking: EngineClient
+    """For what is asked while the other is waited for."""
+    limit: asyncio.Timeout
+    turn: Turn
 
     async def figures(self) -> dict[str, float]:
-        answer = await self.client.get("/metrics", BUSY_DEADLINE_S)
+        answer = await self.looking.get("/metrics", DEADLINE_S)
         if answer.status != 200:
             raise _Failed(f"{self.endpoint.id} answered {answer.status} when asked for its counters")
         try:
@@ -122,18 +162,40 @@ class _Engine:
 
     async def complete(self, what: str, asked: Asked, **fields: Any) -> Answer:
         body = {"model": asked.model, "prompt": asked.prompt, "cache_salt": asked.salt, "temperature": 0, **fields}
-        answer = await self.client.post("/v1/completions", body, BUSY_DEADLINE_S)
+        if asked.before_others:
+            body["priority"] = BEFORE_OTHERS
+        before = await self.figures()
+        leg = asyncio.ensure_future(self.client.post("/v1/completions", body, QUEUED_S))
+        try:
+            await self._turn_has_come(leg, before)
+            answer = await leg
+        finally:
+            leg.cancel()
         if answer.status != 200:
             raise _Failed(f"{self.endpoint.id} answered {answer.status} to {what}{_why(answer)}")
         return answer
 
+    async def _turn_has_come(self, leg: asyncio.Future[Answer], before: dict[str, float]) -> None:
+        """Returns once the leg has ended, or has left the engine's queue after all that waited before it. Until then time in
+        which the engine works does not count."""
+        last = _left_the_queue(before) + before[WAITING] - before[FETCHING]
+        seen = before
+        while (ahead := round(last - _left_the_queue(seen))) >= 0:
+            if (await asyncio.wait({leg}, timeout=LOOK_S))[0]:
+                return
+            try:
+                now = await self.figures()
+            except EngineSilent:
+                continue  # it may be too busy to say so; that alone is no sign of work
+            if any(now[name] != seen[name] for name in WORK):
+                await self.turn.waits(f"{BEHIND} {ahead} requests on {self.endpoint.id}")
+                self.limit.reschedule(self.turn.deadline)
+            seen = now
 
-async def _ask(prefill: _Engine, decode: _Engine, asked: Asked, limit: asyncio.Timeout, during: _Stage) -> Outcome:
+
+async def _ask(prefill: _Engine, decode: _Engine, asked: Asked, during: _Stage) -> Outcome:
     during.what = f"the counters of {decode.endpoint.id}"
     before = await decode.figures()
-    during.what = f"the counters of {prefill.endpoint.id}"
-    if before[WAITING] or (await prefill.figures())[WAITING]:
-        limit.reschedule((limit.when() or 0.0) + BUSY_DEADLINE_S - DEADLINE_S)
     during.what = f"the prefill leg on {prefill.endpoint.id}"
     handoff = {"kv_transfer_params": KEEP_KV} if asked.by_parameters else {}
     first = _document(prefill, await prefill.complete("the prefill leg", asked, max_tokens=1, **handoff))
@@ -157,6 +219,11 @@ async def _ask(prefill: _Engine, decode: _Engine, asked: Asked, limit: asyncio.T
         same_text=text == _text(_document(prefill, alone)),
     )
     return Outcome(judge(seen, asked.by_parameters), (streamed.first_at - prefilled) * 1000)
+
+
+def _left_the_queue(figures: dict[str, float]) -> float:
+    """Requests that ever did."""
+    return figures[FINISHED] + figures[RUNNING] + figures[FETCHING]
 
 
 async def _grown(decode: _Engine, before: dict[str, float], prompt_tokens: int) -> dict[str, float]:

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 
 from django.db import Error as DatabaseError
 from django.db import close_old_connections, connection, connections
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from controlplane.config import config
 from controlplane.control import commands
-from controlplane.control.handoff import DEADLINE_S, Asked, Endpoint, Outcome, ask_pair
+from controlplane.control.handoff import DEADLINE_S, QUEUED_S, Asked, Endpoint, Outcome, Turn, ask_pair
 from controlplane.core.handoff_probe import make_prompt, word_count
 from controlplane.core.signing import engine_key, node_key
 from controlplane.fleet import models
@@ -36,6 +36,8 @@ TOGETHER_S = 0.05
 TRIES = 2
 """With a fresh prompt each. The first handshake of two engines may fail where the second does not (docs/vllm-facts.md)."""
 REASON_LENGTH = 500
+TOLD_S = 3.0
+"""What a probe waits for is written that often."""
 _CLAIMS = 0x70616972
 """Class of PostgreSQL's advisory locks on probes in flight."""
 
@@ -109,14 +111,14 @@ class Prober:
 
 def probe_pair(pair_id: int) -> bool:
     """Probe one pair now, if its row still asks for it and both engines are of the incarnations it names. Whether something
-    was written. Blocks for up to handoff.DEADLINE_S, or BUSY_DEADLINE_S. Raises database errors."""
+    was written. Blocks for up to handoff.DEADLINE_S, and QUEUED_S behind others. Raises database errors."""
     pair = _asked(pair_id)
     if pair is None:
         return False
     with _claimed(pair) as mine:
         if not mine:
             return False
-        outcome = asyncio.run(_ask(_endpoint(pair.prefill), _endpoint(pair.decode), pair.prefill.model))
+        outcome = asyncio.run(_ask(pair, _endpoint(pair.prefill), _endpoint(pair.decode)))
         written = _write(pair, outcome)
     if written:
         told = logging.INFO if outcome.verdict.verified else logging.WARNING
@@ -162,28 +164,54 @@ def _endpoint(engine: models.Engine) -> Endpoint:
     return Endpoint(engine.id, engine.url, key)
 
 
-async def _ask(prefill: Endpoint, decode: Endpoint, model: models.Model) -> Outcome:
+async def _ask(pair: models.Pair, prefill: Endpoint, decode: Endpoint) -> Outcome:
     """The outcome of the first question that verifies, or of the last, all within the deadline of one."""
+    model = pair.prefill.model
     words = word_count(model.block_size, model.max_model_len)
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    loop = asyncio.get_running_loop()
+    told_at = loop.time() - TOLD_S
+
+    async def tell(what: str) -> None:
+        nonlocal told_at
+        if loop.time() >= told_at + TOLD_S:
+            told_at = loop.time()
+            await asyncio.to_thread(_tell, pair, what)
+
+    turn = Turn(loop.time() + DEADLINE_S, loop.time() + QUEUED_S, DEADLINE_S, tell)
     for left in reversed(range(TRIES)):
-        asked = Asked(model.name, make_prompt(words, secrets.randbelow), secrets.token_hex(8), model.connector == "nixl")
-        outcome = await ask_pair(prefill, decode, asked, deadline)
-        if outcome.verdict.verified or asyncio.get_running_loop().time() >= deadline or not left:
+        prompt, salt = make_prompt(words, secrets.randbelow), secrets.token_hex(8)
+        before_others = model.engine_args.get("scheduling_policy") == "priority"
+        asked = Asked(model.name, prompt, salt, model.connector == "nixl", before_others)
+        outcome = await ask_pair(prefill, decode, asked, turn)
+        if outcome.verdict.verified or loop.time() >= turn.deadline or not left:
             break
     return outcome
 
 
-def _write(pair: models.Pair, outcome: Outcome) -> bool:
-    """Whether the row still was what was probed."""
-    row = models.Pair.objects.filter(
+def _tell(pair: models.Pair, what: str) -> None:
+    """What the probe waits for, on its row. In a thread of its own, so with a connection of its own."""
+    try:
+        _row(pair).update(reason=what[:REASON_LENGTH], at=timezone.now())
+    except DatabaseError as error:
+        log.warning("what the probe of pair %d waits for was not written: %s", pair.pk, type(error).__name__)
+    finally:
+        connections.close_all()
+
+
+def _row(pair: models.Pair) -> QuerySet[models.Pair]:
+    """Empty if the row is not what is probed any more."""
+    return models.Pair.objects.filter(
         pk=pair.pk,
         state="asked",
         prefill_incarnation=pair.prefill_incarnation,
         decode_incarnation=pair.decode_incarnation,
     )
+
+
+def _write(pair: models.Pair, outcome: Outcome) -> bool:
+    """Whether the row still was what was probed."""
     verdict = outcome.verdict
-    changed = row.update(
+    changed = _row(pair).update(
         state="verified" if verdict.verified else "failed",
         kv_bytes=verdict.kv_bytes,
         handoff_ms=outcome.handoff_ms,

@@ -21,6 +21,8 @@ ANSWER_TOKENS = 2
 MOST = 0.5
 """Of a prompt's tokens, at least this share must have been moved: the last block may stay behind, and a tokenizer may cut
 a prompt into fewer tokens than it has words."""
+BEHIND = "it waits behind"
+"""What is told of a probe that has not had its turn yet begins so."""
 _TEXT = (
     "able also area army away baby back ball bank base bear beat bird blue boat body bone book born both bowl busy cake call"
     " calm card care case city clay club coal coat code cold cook copy corn cost crew crop dark data date dawn days dear"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from controlplane.core.handoff_probe import BEHIND
 from controlplane.core.plan import Probe
 from controlplane.core.protocol import ModelRoute
 from controlplane.core.world import EngineState, PairState, World, over
@@ -35,6 +36,11 @@ def judge(pair: PairState | None, since: float = 0.0) -> Verdict:
     if pair.state == "failed" and pair.attempts < ATTEMPTS:
         return "open"
     return "verified" if pair.state == "verified" else "failed"
+
+
+def behind_others(pair: PairState | None) -> str:
+    """What its probe waits for at an engine that has other requests to do first, in words; empty: for nothing."""
+    return pair.reason if pair and pair.state == "asked" and pair.reason.startswith(BEHIND) else ""
 
 
 def ask(world: World, prefill: EngineState, decode: EngineState, reason: str) -> Iterator[Probe]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controlplane.core.drain import routers_behind
-from controlplane.core.pairs import ask, judge
+from controlplane.core.pairs import ask, behind_others, judge
 from controlplane.core.plan import AbortMove, Action, FinishMove, Verify
 from controlplane.core.world import EngineState, World, over
 
@@ -23,7 +23,7 @@ PATIENCE_S = 5.0
 LONG_S = 1.0
 """Only a move that takes longer than this is told to be verifying: at once most are done."""
 VERIFY_S = 60.0
-"""A move that is not verified by then is given up."""
+"""A move that is not verified by then is given up, unless a probe of it waits behind others (at most handoff.QUEUED_S)."""
 AGAIN_S = 60.0
 """An engine whose move failed is not moved again so soon."""
 
@@ -47,9 +47,10 @@ def go_on(engine: EngineState, world: World, waiting: dict[str, str]) -> list[Ac
         return _leave(engine, unproven, world, waiting)
     if not unproven:
         return [_finish(engine, "KV was seen to move" if pairs else "no engine is left to verify it with")]
-    if over(world.now, engine.move_since, VERIFY_S):
+    behind = next(filter(None, map(behind_others, known)), "")
+    if over(world.now, engine.move_since, VERIFY_S) and not behind:
         return [AbortMove(engine.id, f"no probe with {' or '.join(_others(engine, unproven))} ended in {VERIFY_S:.0f} s")]
-    waiting[engine.id] = f"KV is sent between it and {' and '.join(_others(engine, unproven))}"
+    waiting[engine.id] = f"KV is sent between it and {' and '.join(_others(engine, unproven))}{behind and f': {behind}'}"
     return _questions(unproven, world)
 
 

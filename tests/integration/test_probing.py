@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from django.db import connection
 from controlplane.config import config
 from controlplane.control import handoff, probing
 from controlplane.control.probing import Prober, probe_pair
+from controlplane.core.handoff_probe import BEHIND
 from controlplane.core.signing import engine_key, node_key
 from controlplane.fleet import models
 from tests.simulated_engines import MODEL, RunningEngine, running, spec, until
@@ -31,9 +34,9 @@ def start(tmp_path: Path, valkey: redis.Redis) -> Iterator[Start]:
     node = models.Node.objects.create(name="n1")
     with ExitStack() as stack:
 
-        def begin(id: str, connector: str = "nixl") -> RunningEngine:
+        def begin(id: str, connector: str = "nixl", **changes: Any) -> RunningEngine:
             key = engine_key(node_key(config().fleet_secret(), "n1"), id, 1)
-            engine = stack.enter_context(running(tmp_path, spec(id, connector=connector), key=key))
+            engine = stack.enter_context(running(tmp_path, spec(id, connector=connector, **changes), key=key))
             engine.http.headers["Authorization"] = f"Bearer {key}"
             row = models.Engine.objects.create(
                 id=id, model=model, role="mixed", number=models.Engine.objects.count(), incarnation=1, url=engine.url
@@ -196,3 +199,65 @@ def test_the_loop_is_woken_once_for_probes_that_end_together_and_waits_for_none_
     assert prober.open == 1
     hanging.kill()
     until(lambda: not prober.open)
+
+
+BUSY = {"speed": 0.2, "max_num_seqs": 1}
+"""One request at a time, of about 30 tokens a second."""
+
+
+@contextmanager
+def queue(engine: RunningEngine, requests: int, tokens: int) -> Iterator[None]:
+    """So many requests of others are at it, or wait there."""
+    with ThreadPoolExecutor(requests) as pool:
+        asked = [pool.submit(engine.complete, f"question {number}", max_tokens=tokens) for number in range(requests)]
+        until(lambda: engine.metric("vllm:num_requests_waiting{") == requests - 1)
+        yield
+        assert {each.result().status_code for each in asked} == {200}
+
+
+def test_a_probe_that_waits_behind_others_is_no_failed_handoff(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "DEADLINE_S", 4.0)
+    monkeypatch.setattr(probing, "TOLD_S", 0.0)
+    start("e1")
+    busy = start("e2", args=BUSY)
+    row, told = pair("e1", "e2"), set[str]()
+    with queue(busy, 5, 80):
+        prober = Prober()
+        assert prober.start(row.pk)
+        until(lambda: told.add(models.Pair.objects.get(pk=row.pk).reason) or not prober.open, 120)
+    row.refresh_from_db()
+    assert row.state == "verified", row.reason
+    waits = [each for each in told if each.startswith(BEHIND)]
+    assert waits and all(each.endswith(" requests on e2") for each in waits), told
+
+
+def test_a_handoff_that_hangs_fails_though_others_are_served(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine goes on with others' requests, of which there are ever more: its own turn has come and gone."""
+    monkeypatch.setattr(probing, "DEADLINE_S", 3.0)
+    start("e1")
+    other = start("e2")
+    other.http.post("/twinpool/faults", json={"transfer": {"mode": "delay", "delay_s": 3600}})
+    stop = threading.Event()
+
+    def keep_asking() -> None:
+        while not stop.is_set():
+            assert other.complete("somebody's question", max_tokens=50).status_code == 200
+
+    with ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(keep_asking) for _ in range(4)]
+        row = probed(pair("e1", "e2"))
+        stop.set()
+        for each in asking:
+            each.result()
+    assert (row.state, row.reason) == ("failed", "the decode leg on e2 was not answered in time")
+
+
+def test_a_full_engine_that_stands_still_is_not_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "DEADLINE_S", 2.0)
+    start("e1")
+    busy = start("e2", args=BUSY)
+    with queue(busy, 3, 20):
+        busy.http.post("/twinpool/faults", json={"hang": "steps"})
+        row = probed(pair("e1", "e2"))
+        busy.http.delete("/twinpool/faults")
+    assert (row.state, row.reason) == ("failed", "the decode leg on e2 was not answered in time")

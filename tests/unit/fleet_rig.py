@@ -48,6 +48,8 @@ class Rig(Rehearsal):
         self.router_follows = True
         self.lose_messages = False
         self.kv_moves = True
+        self.queue = ""
+        """What probes wait behind, in words."""
         self.broken_kv: set[str] = set()
         self.listed: dict[str, str] = {}
         self.router_listed: dict[str, str] = {}
@@ -279,7 +281,9 @@ class Rig(Rehearsal):
         old = next((pair for pair in self._world.pairs if (pair.prefill, pair.decode) == names), None)
         same = old is not None and (old.prefill_incarnation, old.decode_incarnation) == numbers and old.state != "verified"
         pair = PairState(*names, *numbers, "asked", old.attempts if old and same else 0, at=self.now)
-        if not self.lose_messages and set(names) <= set(self.running()):
+        if self.queue:
+            pair = replace(pair, reason=self.queue)
+        elif not self.lose_messages and set(names) <= set(self.running()):
             works = self.kv_moves and not self.broken_kv & set(names)
             pair = replace(pair, state="verified" if works else "failed", attempts=pair.attempts + 1, reason="no KV came")
         others = tuple(each for each in self._world.pairs if (each.prefill, each.decode) != names)

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from controlplane.core.handoff_probe import BEHIND
 from controlplane.core.plan import BeginMove, Create, Flip, Retire
-from controlplane.core.retask import PATIENCE_S
+from controlplane.core.retask import PATIENCE_S, VERIFY_S
 from tests.unit.fleet_rig import Rig
 
 PD = {("prefill", "main"): 2, ("decode", "main"): 2}
@@ -89,6 +90,27 @@ def test_a_move_that_does_not_verify_is_rolled_back_and_says_what_was_seen() -> 
     assert roles(rig) == {"prefill": 2, "decode": 2}
     assert rig.outcomes[0].startswith("rolled_back: 1 of 1 step failed: retask new-")
     assert "KV did not move from" in rig.outcomes[0] and "no KV came" in rig.outcomes[0]
+
+
+def test_a_move_waits_for_a_probe_behind_others_and_not_for_one_that_is_silent() -> None:
+    rig = Rig(sizes=PD)
+    settled(rig)
+    rig.queue = f"{BEHIND} 40 requests on m-1"
+    began = rig.now
+    begun(rig, prefill=1, decode=3)
+    while rig.now < began + 2 * VERIFY_S:
+        rig.tick()
+    assert rig.busy and not rig.outcomes
+    assert any("40 requests on m-1" in why for why in rig.plan.waiting.values())
+    rig.queue = ""
+    settled(rig)
+    assert roles(rig) == {"prefill": 1, "decode": 3}
+
+    rig.lose_messages = True
+    rig.queue = "it says nothing of a queue"
+    settled(begun(rig, prefill=2, decode=2))
+    assert roles(rig) == {"prefill": 1, "decode": 3}
+    assert "no probe with" in rig.outcomes[-1]
 
 
 def test_the_moves_made_before_one_fails_are_taken_back() -> None:
