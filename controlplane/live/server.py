@@ -14,6 +14,8 @@ from controlplane.live.protocol import LiveProtocol
 
 CONNECTIONS = 16
 """To PostgreSQL, shared by the threads of requests; what is more waits for one. Reads and changes take milliseconds."""
+OPEN_REQUESTS_S = 5
+"""So long requests that are open may take to finish when the process is told to end; sockets and long polls are closed then."""
 
 
 def main() -> None:
@@ -35,7 +37,7 @@ def main() -> None:
         proxy_headers=bool(options.proxies),
         forwarded_allow_ips=options.proxies or None,
         access_log=False,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=OPEN_REQUESTS_S,
     )
 
 

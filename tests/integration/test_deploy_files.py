@@ -18,8 +18,10 @@ import yaml
 
 from controlplane.config import Config
 from controlplane.core import names
+from controlplane.live.server import OPEN_REQUESTS_S
 from controlplane.router.paths import ENDPOINTS
 from controlplane.stack.services import ROOT
+from workers.app import STOP_ALL_GRACE_S
 
 DEPLOY = ROOT / "deploy"
 SETTINGS = {f"TWINPOOL_{name.upper()}" for name in Config.model_fields} | {
@@ -231,6 +233,13 @@ def test_a_pod_has_time_to_end_in_order() -> None:
     ends_in = int(command[command.index("--stop-s") + 1])
     sleep = int(container("twinpool-router")["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod("twinpool-router")["terminationGracePeriodSeconds"] > ends_in + sleep
+    for name, needed_s in (("twinpool-web", OPEN_REQUESTS_S), ("twinpool-agent", STOP_ALL_GRACE_S)):
+        pause = int(str(container(name)["lifecycle"]["preStop"]["exec"]["command"][-1]).split()[-1])
+        assert pod(name)["terminationGracePeriodSeconds"] > needed_s + pause
+        assert pause > needed_s, "a proxy has to stop sending, engines to stop, before the process is told to"
+    for service, needed_s in (("router", ends_in), ("web", OPEN_REQUESTS_S), ("agent", STOP_ALL_GRACE_S)):
+        assert int(compose()["services"][service]["stop_grace_period"].removesuffix("s")) > needed_s
+    assert int(unit(DEPLOY / "systemd" / "twinpool-web.service")["TimeoutStopSec"][0]) > OPEN_REQUESTS_S
     assert workloads()["twinpool-agent"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
     assert workloads()["twinpool-ingest"]["spec"]["strategy"] == {"type": "Recreate"}, "there is one ingest"
     assert container("twinpool-agent")["resources"]["limits"]["nvidia.com/gpu"] > 0
