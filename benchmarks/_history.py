@@ -132,7 +132,7 @@ class History:
         }
         nothing = dict.fromkeys(("client_error", "engine_error", "cancelled", "cut", "retries"), 0)
         for model in MODELS:
-            yield {"model": model} | counts | nothing | self._one(self._seen)
+            yield {"model": model, "told_s": 60} | counts | nothing | self._one(self._seen)
 
     def _pools(self, start: int) -> Iterator[Row]:
         load = {"tensor": 0.4, "dram": 0.3, "running": 20.0, "waiting": 2.0, "waiting_max": 9, "kv_usage": 0.5}
@@ -147,7 +147,7 @@ class History:
     def _use(self, engines: int, gpus: int) -> Row:
         seconds = gpus * 60.0
         use = {"gpu_seconds": seconds, "known_seconds": seconds, "busy_seconds": seconds * self._draw.random()}
-        return {"engines": engines, "gpus": gpus} | use
+        return {"engines": engines, "gpus": gpus, "recorded_s": 60, "told_s": 60} | use
 
     def _pairs(self, start: int) -> Iterator[Row]:
         for model in MODELS:
@@ -165,7 +165,8 @@ class History:
             yield gpu | figures | {"memory_used_bytes": 70 << 30}
 
     def _engines(self, start: int) -> Iterator[Row]:
-        load = {"samples": 10, "running": 9.0, "running_max": 12, "waiting": 1.0, "waiting_max": 3, "kv_usage": 0.5}
+        seconds = {"samples": 10, "told_s": 10}
+        load = {"running": 9.0, "running_max": 12, "waiting": 1.0, "waiting_max": 3, "kv_usage": 0.5}
         counters = dict.fromkeys(COUNTERS, 12.0)
         for model, role, engines, _ in POOLS:
             for number in range(engines):
@@ -176,7 +177,7 @@ class History:
                     "model": model,
                     "state": "ready",
                 }
-                yield engine | load | {"kv_usage_max": 0.6} | counters | self._one(self._told_10s, role)
+                yield engine | seconds | load | {"kv_usage_max": 0.6} | counters | self._one(self._told_10s, role)
 
     def _requests(self, start: int) -> Iterator[Row]:
         ttft = self._draw.lognormvariate(0, 0.6) * 300

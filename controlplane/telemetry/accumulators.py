@@ -145,6 +145,7 @@ class EngineTenSeconds:
     waiting: Mean = field(default_factory=Mean)
     kv_usage: Mean = field(default_factory=Mean)
     gained: Tally = field(default_factory=Tally)
+    told_s: int = 0
 
     def add(self, row: EngineRow, gain: Gain) -> None:
         self.state = row.state
@@ -172,6 +173,7 @@ class EngineTenSeconds:
                 "kv_usage": self.kv_usage.value,
                 "kv_usage_max": self.kv_usage.max,
                 **gained_columns(self.gained),
+                "told_s": self.told_s,
             },
         )
 
@@ -192,6 +194,8 @@ class PoolMinute:
     waiting: defaultdict[str, Mean] = field(default_factory=lambda: defaultdict(Mean))
     kv_usage: Mean = field(default_factory=Mean)
     gained: Tally = field(default_factory=Tally)
+    recorded_s: int = 0
+    told_s: int = 0
 
     def add_gpu(self, row: GpuRow, busy: float | None) -> None:
         self.gpus.add(row.uuid)
@@ -226,6 +230,8 @@ class PoolMinute:
                 "waiting_max": int(max((each.largest for each in self.waiting.values()), default=0)),
                 "kv_usage": self.kv_usage.value,
                 "known_seconds": float(self.known_seconds),
+                "recorded_s": self.recorded_s,
+                "told_s": self.told_s,
                 **gained_columns(self.gained),
             },
         )
@@ -240,10 +246,15 @@ class ModelMinute:
     model: str
     sums: Counter[str] = field(default_factory=Counter)
     sketches: defaultdict[str, Sketch] = field(default_factory=lambda: defaultdict(Sketch))
+    told_s: int = 0
+    """As routers' own records have it."""
+    ends: set[int] = field(default_factory=set)
+    """Seconds in which a request ended: at least so many were told of."""
 
-    def add(self, row: RequestRow) -> None:
+    def add(self, row: RequestRow, finished: float) -> None:
         """`row.weight`: a busy router tells every so many requests only."""
         weight = row.weight
+        self.ends.add(int(finished))
         self.sums[row.outcome] += weight
         for name in ("retries", "prompt_tokens", "output_tokens", "cached_tokens", "kv_bytes"):
             self.sums[name] += weight * (getattr(row, name) or 0)
@@ -256,7 +267,8 @@ class ModelMinute:
 
     def add_to(self, batch: Batch) -> None:
         values: dict[str, Any] = {"model": self.model, "at": moment(self.start)}
-        for name in MODEL_MINUTE.columns[2:]:
+        values["told_s"] = max(self.told_s, len(self.ends))
+        for name in MODEL_MINUTE.columns[2:-1]:
             values[name] = stored(self.sketches.get(name)) if name.endswith("_ms") else self.sums[name]
         batch.add(MODEL_MINUTE, values)
 

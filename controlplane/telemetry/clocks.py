@@ -6,6 +6,8 @@ smallest delay between "taken" and "arrived" seen lately is that offset plus alm
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 TRUSTED_S = 1.0
 """Clocks this close are left alone: correcting them would only add the jitter of the estimate."""
 WINDOW_S = 60.0
@@ -68,3 +70,29 @@ class NodeSeconds:
     def forget(self, now: float) -> None:
         """Nodes that have not told for long."""
         self._last = {node: last for node, last in self._last.items() if now - last[0] < FORGET_S}
+
+
+class CountedSeconds:
+    """Seconds that figures stand for, each counted once however many sources tell of it."""
+
+    def __init__(self) -> None:
+        self._until: dict[Hashable, int] = {}
+        """Per key: the newest second that was counted."""
+
+    def more(self, key: Hashable, second: int, span_s: int = 1) -> int:
+        """How many of the `span_s` seconds that end with `second` are new for `key`."""
+        new = min(span_s, second - self._until.get(key, 0))
+        if new <= 0:
+            return 0
+        self._until[key] = second
+        return new
+
+    def since_last(self, key: Hashable, second: int, most_s: int) -> int:
+        """How long ago `key` told before, which is what its counters have gained over: 1 if it never did, or longer ago than
+        `most_s`."""
+        span_s = second - self._until.get(key, 0)
+        return self.more(key, second, span_s if span_s <= most_s else 1)
+
+    def forget(self, before: float) -> None:
+        """Keys that were told of nothing since then."""
+        self._until = {key: second for key, second in self._until.items() if second >= before}

@@ -54,6 +54,8 @@ MAXIMA = frozenset({"engines", "gpus", "running_max", "waiting_max", "kv_usage_m
 LAST = frozenset({"model", "incarnation", "state"})
 COUNTS = {"minutes": "count(*)", "tens": "count(DISTINCT at)"}
 """How many finer rows there are; two starts of an engine may share ten seconds."""
+SECONDS = frozenset({"recorded_s", "told_s"})
+"""Of a finer row of before they were counted: all of it."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Rollup:
     fine: Table
     hour: Table
     weights: Mapping[str, str]
+    fine_s: int = 60
 
     @property
     def sketches(self) -> tuple[str, ...]:
@@ -83,7 +86,7 @@ MINUTES = Lane(
         Rollup(PAIR_MINUTE, PAIR_HOUR, {}),
     ),
 )
-ENGINES = Lane(ENGINE_POSITION, (Rollup(ENGINE_10S, ENGINE_HOUR, ENGINE_WEIGHTS),))
+ENGINES = Lane(ENGINE_POSITION, (Rollup(ENGINE_10S, ENGINE_HOUR, ENGINE_WEIGHTS, 10),))
 
 
 def roll_up(partitions: Partitions, at_once: int = AT_ONCE) -> int:
@@ -199,6 +202,8 @@ def _pick(rollup: Rollup, column: str) -> sql.Composable:
         return sql.SQL("(array_agg({} ORDER BY at DESC, incarnation DESC))[1]").format(name)
     if column in rollup.sketches:
         return sql.SQL("array_agg({0}) FILTER (WHERE {0} IS NOT NULL)").format(name)
+    if column in SECONDS:
+        return sql.SQL("sum(coalesce({}, {}))").format(name, sql.Literal(rollup.fine_s))
     if column in MAXIMA:
         return sql.SQL("max({})").format(name)
     if column in rollup.weights:

@@ -23,8 +23,9 @@ from controlplane.telemetry.accumulators import (
     PairMinute,
     PoolMinute,
 )
-from controlplane.telemetry.clocks import NodeSeconds
-from controlplane.telemetry.deltas import EngineCounters
+from controlplane.telemetry.clocks import LATE_S as HELD_BACK_S
+from controlplane.telemetry.clocks import CountedSeconds, NodeSeconds
+from controlplane.telemetry.deltas import FORGET_S, EngineCounters
 from controlplane.telemetry.records import Row, Sample, busy, finished_at
 from controlplane.telemetry.tables import REQUEST, USAGE, Batch, moment
 from controlplane.telemetry.view import FleetView
@@ -53,6 +54,7 @@ class Rollups:
         self._due: defaultdict[float, list[tuple[object, ...]]] = defaultdict(list)
         """Keys of open buckets by the watermark at which they are written."""
         self._seconds = NodeSeconds()
+        self._counted = CountedSeconds()
         self._ready = Batch()
 
     def consume(self, sample: Sample[Row], view: FleetView) -> None:
@@ -61,13 +63,16 @@ class Rollups:
             self._gpus(sample.sender, cast(tuple[GpuRow, ...], sample.rows), sample.at, view)
         elif sample.kind == "node":
             for node in cast(tuple[NodeRow, ...], sample.rows):
-                self._node_second(sample.sender, sample.at).node_row = node
+                self._node_second(sample.sender, self._seconds.of(sample.sender, sample.at)).node_row = node
         elif sample.kind == "engine":
+            second = self._seconds.of(sample.sender, sample.at)
             for engine in cast(tuple[EngineRow, ...], sample.rows):
-                self._engine(engine, sample.at, view)
+                self._engine(engine, sample.at, second, view)
         elif sample.kind == "router":
+            span_s = self._counted.since_last(("router", sample.sender), int(sample.at), int(HELD_BACK_S))
             for model in view.models:
-                self._model(model.name, sample.at)
+                told_s = self._counted.more(("model", model.name), int(sample.at), span_s)
+                self._model(model.name, sample.at).told_s += told_s
         elif sample.kind == "request":
             for request in cast(tuple[RequestRow, ...], sample.rows):
                 self._request(request, sample)
@@ -90,6 +95,7 @@ class Rollups:
         batch, self._ready = self._ready, Batch()
         self._counters.forget(self._watermark)
         self._seconds.forget(self._watermark)
+        self._counted.forget(self._watermark - FORGET_S)
         return batch
 
     def _start(self, at: float, width_s: int) -> int:
@@ -107,20 +113,21 @@ class Rollups:
             self._due[found.start + found.width_s + LATE_S + delay_s].append(key)
         return cast(B, found)
 
-    def _node_second(self, node: str, at: float) -> NodeSecond:
-        start = self._start(self._seconds.of(node, at), SECOND_S)
+    def _node_second(self, node: str, second: int) -> NodeSecond:
+        start = self._start(second, SECOND_S)
         return self._bucket(("node", node, start), lambda: NodeSecond(start, SECOND_S, node))
 
     def _gpus(self, node: str, rows: tuple[GpuRow, ...], at: float, view: FleetView) -> None:
         roles = [view.role_of(row.engine) for row in rows]
-        self._node_second(node, at).set_gpus(rows, roles)
+        second = self._seconds.of(node, at)
+        self._node_second(node, second).set_gpus(rows, roles)
         start = self._start(at, MINUTE_S)
         pool, engine = None, ""
         for row, role in zip(rows, roles, strict=True):
             if pool is None or row.engine != engine:  # neighbours often have the same
                 engine = row.engine
                 model = view.engines[engine].model if engine in view.engines else ""
-                pool = self._pool(model, role, start)
+                pool = self._recorded_pool(model, role, start, second)
             share_of_it = busy(row)
             minute = self._bucket(("gpu", row.uuid, start), partial(GpuMinute, start, MINUTE_S, row.uuid), row.uuid)
             minute.add(node, row, role, share_of_it)
@@ -129,7 +136,12 @@ class Rollups:
     def _pool(self, model: str, role: str, start: int) -> PoolMinute:
         return self._bucket(("pool", model, role, start), lambda: PoolMinute(start, MINUTE_S, model, role))
 
-    def _engine(self, row: EngineRow, at: float, view: FleetView) -> None:
+    def _recorded_pool(self, model: str, role: str, start: int, second: int) -> PoolMinute:
+        pool = self._pool(model, role, start)
+        pool.recorded_s += self._counted.more(("recorded", model, role), second)
+        return pool
+
+    def _engine(self, row: EngineRow, at: float, second: int, view: FleetView) -> None:
         gain = self._counters.gain(row, at)
         if gain is None:
             return
@@ -137,8 +149,13 @@ class Rollups:
         start = self._start(at, TEN_SECONDS_S)
         key = ("engine", row.engine, row.incarnation, role, start)
         make = partial(EngineTenSeconds, start, TEN_SECONDS_S, row.engine, row.incarnation, role, row.model)
-        self._bucket(key, make).add(row, gain)
-        self._pool(row.model, role, self._start(at, MINUTE_S)).add_engine(row, gain)
+        span_s = self._counted.since_last(("engine", row.engine), second, int(FORGET_S))
+        tenth = self._bucket(key, make)
+        tenth.add(row, gain)
+        tenth.told_s += span_s
+        pool = self._recorded_pool(row.model, role, self._start(at, MINUTE_S), second)
+        pool.add_engine(row, gain)
+        pool.told_s += self._counted.more(("told", row.model, role), second, span_s)
 
     def _model(self, model: str, at: float) -> ModelMinute:
         start = self._start(at, MINUTE_S)
@@ -152,7 +169,7 @@ class Rollups:
 
     def _request(self, row: RequestRow, sample: Sample[Row]) -> None:
         finished = finished_at(sample, row)
-        self._model(row.model, finished).add(row)
+        self._model(row.model, finished).add(row, finished)
         if row.prefill_engine and row.decode_engine:
             self._pair(row, finished).add(row)
         self._ready.add(

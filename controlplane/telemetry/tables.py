@@ -1,4 +1,4 @@
-"""Columns and keys of the telemetry tables (migrations 0002 to 0010), and a batch of rows on its way into them."""
+"""Columns and keys of the telemetry tables (migrations 0002 to 0011), and a batch of rows on its way into them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ENGINE_10S = Table(
     ("engine", "at", "incarnation", "role"),
     (
         *("engine", "at", "incarnation", "role", "model", "state", "samples", "running", "running_max", "waiting"),
-        *("waiting_max", "kv_usage", "kv_usage_max", *COUNTERS, *SKETCHES),
+        *("waiting_max", "kv_usage", "kv_usage_max", *COUNTERS, *SKETCHES, "told_s"),
     ),
 )
 POOL_MINUTE = Table(
@@ -72,16 +72,19 @@ POOL_MINUTE = Table(
     ("model", "role", "at"),
     (
         *("model", "role", "at", "engines", "gpus", "gpu_seconds", "busy_seconds", "tensor", "dram", "running", "waiting"),
-        *("waiting_max", "kv_usage", *COUNTERS, *SKETCHES, "known_seconds"),
+        *("waiting_max", "kv_usage", *COUNTERS, *SKETCHES, "known_seconds", "recorded_s"),
+        "told_s",
     ),
 )
-"""Model and role empty: GPUs that no engine holds."""
+"""Model and role empty: GPUs that no engine holds. `recorded_s`: seconds that have a sample; `told_s`: seconds that the
+counters tell of, also those before a sample in which nothing came. NULL: a row of before they were counted."""
 MODEL_MINUTE = Table(
     "telemetry_model_minute",
     ("model", "at"),
     (
         *("model", "at", "ok", "client_error", "engine_error", "cancelled", "cut", "retries", "prompt_tokens"),
         *("output_tokens", "cached_tokens", "kv_bytes", "ttft_ms", "itl_ms", "prefill_ms", "handoff_ms", "total_ms"),
+        "told_s",
     ),
 )
 REQUEST = Table(

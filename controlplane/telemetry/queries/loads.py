@@ -19,12 +19,15 @@ MINUTE_S = 60
 MOST_SAMPLED = 20_000
 """The newest requests are enough to know the mix by."""
 REQUESTS = """
-SELECT extract(epoch FROM at)::float8, ok + engine_error + cancelled + cut, ttft_ms, itl_ms FROM telemetry_model_minute
-WHERE model = %s AND at >= %s AND at < %s
+SELECT extract(epoch FROM at)::float8, (ok + engine_error + cancelled + cut) * 60.0::float8 / coalesce(told_s, 60), ttft_ms,
+       itl_ms
+FROM telemetry_model_minute WHERE model = %s AND at >= %s AND at < %s AND coalesce(told_s, 60) >= 30
 """
+"""Of minutes of which half was told at least, as many as in a whole one."""
 POOLS = """
-SELECT extract(epoch FROM at)::float8, role, engines, running, waiting, requests, prefill_ms, itl_ms
-FROM telemetry_pool_minute WHERE model = %s AND at >= %s AND at < %s AND engines > 0
+SELECT extract(epoch FROM at)::float8, role, engines, running, waiting, requests * 60.0 / coalesce(told_s, 60), prefill_ms,
+       itl_ms
+FROM telemetry_pool_minute WHERE model = %s AND at >= %s AND at < %s AND engines > 0 AND coalesce(told_s, 60) >= 30
 """
 SAMPLED = """
 SELECT extract(epoch FROM at)::float8, prompt_tokens, output_tokens, coalesce(cached_tokens, 0), weight

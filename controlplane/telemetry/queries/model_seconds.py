@@ -69,7 +69,7 @@ def rows(model: str, cells: Cells) -> list[Row]:
     for (cell, name), counts in places.items():
         found[cell][name] = pack(counts)
     for row in found.values():
-        row["covered_s"] = float(cells.step_s)
+        row["covered_s"] = row["told_s"] = float(cells.step_s)
     return [found[cell] for cell in sorted(found)]
 
 

@@ -27,7 +27,7 @@ def model_figures(model: str, window: Window) -> ModelFigures:
     shape = Shape(window, rows[0] if rows else None)
     return ModelFigures(
         model=model,
-        requests_per_s=shape.figure(lambda row: ratio(finished(row), row["covered_s"]), figures.PER_S, finished),
+        requests_per_s=shape.figure(lambda row: ratio(finished(row), row["told_s"]), figures.PER_S, finished),
         requests=shape.figure(finished, figures.REQUESTS, finished),
         failed=shape.figure(failed, figures.REQUESTS, finished),
         client_errors=shape.figure("client_error", figures.REQUESTS, finished),
@@ -68,7 +68,7 @@ def model_series(model: str, window: Window) -> ModelSeries:
         course = Course(chart, read(over(MODELS, {"model": model}, (), SERIES, chart), stored().hours_until))
     return ModelSeries(
         model=model,
-        requests_per_s=course.series(lambda row: ratio(finished(row), row["covered_s"]), figures.PER_S),
+        requests_per_s=course.series(lambda row: ratio(finished(row), row["told_s"]), figures.PER_S),
         failed=course.series(failed, figures.REQUESTS),
         prompt_tokens_per_s=course.per_s("prompt_tokens", figures.TOKENS_PER_S),
         output_tokens_per_s=course.per_s("output_tokens", figures.TOKENS_PER_S),

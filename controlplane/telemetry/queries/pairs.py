@@ -32,7 +32,7 @@ def pair_figures(model: str, window: Window) -> list[PairFigures]:
 
 def _covered(row: Row, recorded: Row) -> Row:
     """A pair has rows of the minutes in which it had a handoff; what was recorded is known of its model."""
-    return row | {name: max(row[name], recorded[name]) for name in ("covered_s", "ends")}
+    return row | {name: max(row[name], recorded[name]) for name in ("covered_s", "told_s", "ends")}
 
 
 def _figures(model: str, row: Row, window: Window) -> PairFigures:

@@ -31,27 +31,31 @@ from controlplane.telemetry.tables import (
 )
 
 Row = dict[str, Any]
-"""Of one group and cell: the columns of the group, `cell` (0-based), `covered_s` (seconds that have a record), `ends` (when
-the newest row ended, Unix seconds) and what was picked."""
+"""Of one group and cell: the columns of the group, `cell` (0-based), `covered_s` (seconds that have a record), `told_s`
+(seconds that counters tell of: more, where an engine counted on while nothing came), `ends` (when the newest row ended, Unix
+seconds) and what was picked."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """`grain`: of `rows`; `hours`: the same, added up; None: there is none. `counted`: the column of `hours` that says how
-    many times of `rows` each stands for. `crowded`: a group may have several rows of the same time."""
+    """`grain`: of `rows`; `hours`: the same, added up; None: there is none. `recorded`, `told`: the columns with seconds;
+    where they are NULL (older rows) or there is no such column, a row stands for all its time, and one of `hours` for as
+    many of `rows` as its column `counted` says. `one`: what a group must have to have one row of a time."""
 
     rows: Table
     hours: Table | None
     grain: Level
+    recorded: str = ""
+    told: str = ""
     counted: str = "minutes"
-    crowded: bool = False
+    one: str = ""
 
 
-MODELS = Source(MODEL_MINUTE, MODEL_HOUR, Level.MINUTE)
-POOLS = Source(POOL_MINUTE, POOL_HOUR, Level.MINUTE)
+MODELS = Source(MODEL_MINUTE, MODEL_HOUR, Level.MINUTE, "told_s", "told_s")
+POOLS = Source(POOL_MINUTE, POOL_HOUR, Level.MINUTE, "recorded_s", "told_s")
 PAIRS = Source(PAIR_MINUTE, PAIR_HOUR, Level.MINUTE)
-GPUS = Source(GPU_MINUTE, None, Level.MINUTE)
-ENGINES = Source(ENGINE_10S, ENGINE_HOUR, Level.TEN_SECONDS, "tens", crowded=True)
+GPUS = Source(GPU_MINUTE, None, Level.MINUTE, "samples", "samples")
+ENGINES = Source(ENGINE_10S, ENGINE_HOUR, Level.TEN_SECONDS, "told_s", "told_s", "tens", one="engine")
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,6 @@ class Pick:
 
 
 Picks = Mapping[str, Pick]
-TIMES = "(coalesce(sum(units) FILTER (WHERE hourly), 0) + count(DISTINCT at) FILTER (WHERE NOT hourly))"
-"""Of hours an engine that changed its role counts the ten seconds of that twice."""
 
 
 def total(column: str) -> Pick:
@@ -76,7 +78,7 @@ def most(column: str) -> Pick:
 
 
 def mean(column: str, weight: str = "units") -> Pick:
-    """Over the rows in which it is known, each with `weight` (`units`: how many rows of the finest level it stands for)."""
+    """Over the rows in which it is known, each with `weight` (`units`: the seconds it stands for)."""
     form = sql.SQL("(sum({0} * {1}) / nullif(sum({1}) FILTER (WHERE {0} IS NOT NULL), 0))::float8")
     columns = (column,) if weight == "units" else (column, weight)
     return Pick(columns, form.format(sql.Identifier(column), sql.Identifier(weight)))
@@ -104,7 +106,8 @@ def newest(column: str) -> Pick:
 @dataclass(frozen=True)
 class Ask:
     """Rows of `source` from `since` up to `until` where columns are what `where` says (a list: one of it; None: any), by
-    `group` (the rest of the table's key, so that one row is one unit) and, with `cells`, by cell."""
+    `group` (the rest of the table's key) and, with `cells`, by cell. Without the source's `one` in `group`, cells are as
+    wide as its rows: what the best of them has is covered."""
 
     source: Source
     where: Mapping[str, Any]
@@ -127,25 +130,22 @@ def read(ask: Ask, hours_until: float) -> list[Row]:
         _part(ask, part, number, values) for number, part in enumerate(_parts(ask, hours_until))
     ]  # the order of execution fills `values`
     cell = sql.SQL("floor((extract(epoch FROM at) - %(first)s) / %(step)s)::int") if ask.cells else sql.SQL("0")
-    names = ["cell", "units", "ends", *ask.picks]
+    names = ["cell", "covered_s", "told_s", "ends", *ask.picks]
     query = sql.SQL(
-        "SELECT {group}{cell} AS cell, {units}::float8, extract(epoch FROM max(ends))::float8{picks} "
-        "FROM ({parts}) AS rows GROUP BY {keys}cell ORDER BY {keys}cell"
+        "SELECT {group}{cell} AS cell, {by}(units)::float8, {by}(told)::float8, extract(epoch FROM max(ends))::float8"
+        "{picks} FROM ({parts}) AS rows GROUP BY {keys}cell ORDER BY {keys}cell"
     ).format(
         group=_listed(ask.group),
         keys=_listed(ask.group),
         cell=cell,
-        units=sql.SQL(TIMES if ask.source.crowded else "sum(units)"),
+        by=sql.SQL("max" if ask.source.one and ask.source.one not in ask.group else "sum"),
         picks=sql.SQL("").join(sql.SQL(", ") + pick.form for pick in ask.picks.values()),
         parts=sql.SQL(" UNION ALL ").join(parts),
     )
     with connection.cursor() as cursor:
         cursor.execute(query, values)
         found = cursor.fetchall()
-    rows = [dict(zip([*ask.group, *names], values, strict=True)) for values in found]
-    for row in rows:
-        row["covered_s"] = row.pop("units") * ask.source.grain
-    return rows
+    return [dict(zip([*ask.group, *names], values, strict=True)) for values in found]
 
 
 def _parts(ask: Ask, hours_until: float) -> list[tuple[Table, float, float]]:
@@ -177,16 +177,24 @@ def _part(ask: Ask, part: tuple[Table, float, float], number: int, values: dict[
         conditions.append(sql.SQL(form).format(sql.Identifier(column), sql.Placeholder(f"w_{column}")))
         values[f"w_{column}"] = wanted
     return sql.SQL(
-        "SELECT at, {units}::int AS units, {hourly} AS hourly, at + make_interval(secs => {width}) AS ends{columns} "
+        "SELECT at, {units}::int AS units, {told}::int AS told, at + make_interval(secs => {width}) AS ends{columns} "
         "FROM {table} WHERE {where}"
     ).format(
-        units=sql.Identifier(ask.source.counted) if of_hours else sql.SQL("1"),
-        hourly=sql.SQL(str(of_hours)),
+        units=_seconds(ask.source, ask.source.recorded, of_hours),
+        told=_seconds(ask.source, ask.source.told, of_hours),
         width=sql.Literal(int(Level.HOUR if of_hours else ask.source.grain)),
         columns=sql.SQL("").join(sql.SQL(", ") + sql.Identifier(column) for column in sorted(needed - {"at"})),
         table=sql.Identifier(table.name),
         where=sql.SQL(" AND ").join(conditions),
     )
+
+
+def _seconds(source: Source, column: str, of_hours: bool) -> sql.Composable:
+    """That a row stands for."""
+    whole = sql.SQL("{} * {}").format(
+        sql.Identifier(source.counted) if of_hours else sql.SQL("1"), sql.Literal(int(source.grain))
+    )
+    return sql.SQL("coalesce({}, {})").format(sql.Identifier(column), whole) if column else sql.SQL("({})").format(whole)
 
 
 def _listed(columns: Sequence[str]) -> sql.Composable:

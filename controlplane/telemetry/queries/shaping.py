@@ -33,8 +33,8 @@ class Shape:
         return Figure(known, unit, self.window.span_s, samples or 0.0, self.at, stale)
 
     def per_s(self, name: str, unit: str, count: Value | str = "covered_s") -> Figure:
-        """What was counted, by the seconds that have a record."""
-        return self.figure(lambda row: figures.ratio(row[name], row["covered_s"]), unit, count)
+        """What was counted, by the seconds that it was counted in."""
+        return self.figure(lambda row: figures.ratio(row[name], row["told_s"]), unit, count)
 
     def latency(self, name: str) -> Latency:
         """Of what `reading.latency` picked."""
@@ -72,7 +72,7 @@ class Course:
         return Series(self.cells.starts, self.cells.step_s, values, unit)
 
     def per_s(self, name: str, unit: str) -> Series:
-        return self.series(lambda row: figures.ratio(row[name], row["covered_s"]), unit)
+        return self.series(lambda row: figures.ratio(row[name], row["told_s"]), unit)
 
     def latency(self, name: str) -> LatencySeries:
         merged = self._merged(name)
@@ -113,6 +113,6 @@ def together(rows: Iterable[Row], totals: Sequence[str], sketches: Sequence[str]
             into[name] = figures.summed((into[name], row[name]))
         for name in sketches:
             into[name] = (into[name] or b"") + (row[name] or b"")
-        for name in ("covered_s", "ends"):
+        for name in ("covered_s", "told_s", "ends"):
             into[name] = max(into[name], row[name])
     return [found[cell] for cell in sorted(found)]
