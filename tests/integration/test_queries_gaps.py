@@ -1,4 +1,4 @@
-"""Rates and averages where a part of the time was not recorded: those of what was, whichever roll-up levels a window crosses."""
+"""Rates and averages where a part of the time was not recorded: those of what was, at any level of roll-up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Steady:
             return
         took = self.recorder.take
         took(at + 0.1, "gpu", GpuRow("g1", "p1", 1.0, 1.0, 0.0), GpuRow("g2", "p1", 0.0, 0.0, 0.0))
-        took(at + 0.1, "engine", engine_row("p1", "llama", running=2, counters={"prompt_tokens": (at - NOON) * TOKENS_PER_S}))
+        counters = {"prompt_tokens": (at - NOON) * TOKENS_PER_S}
+        took(at + 0.1, "engine", engine_row("p1", "llama", running=2, counters=counters))
         took(at + 0.2, "router", RouterRow("r1", 0, 0, 0, 0, 0))
         for ended in self.untold:
             took(at + 0.3, "request", request_row(f"r{ended}", "llama", ended - 0.5))
