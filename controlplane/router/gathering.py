@@ -3,8 +3,8 @@
 An engine answers all of its streams at once, token by token, and tells them one after the other. To be woken for each of
 them costs more than to carry it, and so does each write to a client that has gone back to sleep. So after a turn of the loop
 that has carried events, the process sleeps, the longer the more streams are open but no more than a millisecond or two, and
-finds what came meanwhile all at once. What was read is on its way before that; nothing waits without open streams. Only events gather:
-what clients send, and what engines answer before a stream has begun, ends the sleep.
+finds what came meanwhile all at once. What was read is on its way before that; nothing waits without open streams. Only
+events gather: what clients send, and what engines answer before a stream has begun, ends the sleep.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from django.db import migrations
 
-TOLD = "seconds that the counters tell of; more than its own time has where an engine or a router told of the time before too"
+TOLD = (
+    "seconds that the counters tell of; more than its own time has where an engine or a router told of the time before too"
+)
 COLUMNS = {
     "telemetry_pool_minute": {"recorded_s": "seconds that have a sample", "told_s": TOLD},
     "telemetry_pool_hour": {"recorded_s": "seconds that have a sample", "told_s": TOLD},
