@@ -82,24 +82,36 @@ def read_ring(path: Path) -> Ring:
     try:
         with open_document(ring) as file:
             mode = os.fstat(file.fileno()).st_mode
-            document = json.loads(file.read(MAX_RING_BYTES))
-        keys = {int(number): bytes.fromhex(key) for number, key in document["keys"].items()}
-        found = Ring(int(document["present"]), keys)
+            text = file.read(MAX_RING_BYTES)
     except OSError as error:
         raise BadKey(f"cannot read {WHAT} {ring}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadKey(f"{WHAT} {ring} is damaged: put back a copy of it") from error
+    found = parse_ring(text, f"{WHAT} {ring}")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise BadKey(f"{WHAT} {ring} is open to other users: chmod 600 {ring}")
-    if found.generation not in keys or any(len(key) != KEY_BYTES for key in keys.values()):
-        raise BadKey(f"{WHAT} {ring} is damaged: put back a copy of it")
     return found
+
+
+def parse_ring(text: str | bytes, what: str) -> Ring:
+    """What `ring_text` wrote; `what` it is, for the message. Raises BadKey."""
+    try:
+        document = json.loads(text)
+        keys = {int(number): bytes.fromhex(key) for number, key in document["keys"].items()}
+        found = Ring(int(document["present"]), keys)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadKey(f"{what} is damaged: put back a copy of it") from error
+    if found.generation not in keys or any(number < 0 or len(key) != KEY_BYTES for number, key in keys.items()):
+        raise BadKey(f"{what} is damaged: put back a copy of it")
+    return found
+
+
+def ring_text(ring: Ring) -> str:
+    """All of it, in one line. A secret."""
+    return json.dumps({"present": ring.generation, "keys": {str(number): key.hex() for number, key in ring.keys.items()}})
 
 
 def write_ring(path: Path, ring: Ring) -> None:
     """Both files; a death between them leaves the ring, which is what counts. Raises OSError."""
-    document = {"present": ring.generation, "keys": {str(number): key.hex() for number, key in ring.keys.items()}}
-    write_private(ring_path(path), json.dumps(document).encode())
+    write_private(ring_path(path), ring_text(ring).encode())
     write_private(path, ring.keys[ring.generation])
 
 

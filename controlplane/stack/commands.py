@@ -34,6 +34,8 @@ Twinpool:
   doctor      look for what is wrong, and say the remedy (--json)
   backup      write the database to a file
   restore     put a backup in the database's place
+  fleet-secret
+              carry the fleet secret to another machine while it is changed
 Django's commands (help, shell, changepassword, ...) use the running stack of --state, TWINPOOL_STATE or .twinpool.
 """
 
@@ -261,4 +263,5 @@ _COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "doctor": _module("doctor"),
     "backup": _module("backup"),
     "restore": _module("restore"),
+    "fleet-secret": _module("fleetsecret"),
 }
