@@ -19,6 +19,7 @@ class Web:
 
     port: int
     environment: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = ("-m", "controlplane.live.server")
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -26,7 +27,7 @@ class Web:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "controlplane.live.server", "--port", str(self.port)]
+        command = [sys.executable, *self.program, "--port", str(self.port)]
         environment = {**os.environ, names.ENV_CONSOLE_ORIGINS: self.url, **self.environment}
         self.process = subprocess.Popen(command, env=environment)
         deadline = time.monotonic() + 240  # a starved machine imports for minutes
