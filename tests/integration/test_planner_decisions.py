@@ -86,7 +86,13 @@ def test_pools_of_another_shape_are_not_made_by_a_click(model: models.Model) -> 
     row = proposal(model)
     row.pools[0]["tensor_parallel"] = 2
     row.save()
-    assert "change the pool's shape first" in str(refusal(actions.approve_proposal, ANN, row.pk))
+    assert "register_model NAME --tp 2" in str(refusal(actions.approve_proposal, ANN, row.pk))
+    role, kind = row.pools[0]["role"], row.pools[0]["gpu"]
+    row.pools[0] |= {"tensor_parallel": row.before[0]["tensor_parallel"], "gpu": "h200-sxm"}
+    row.save()
+    told = str(refusal(actions.approve_proposal, ANN, row.pk))
+    assert f"of kind h200-sxm instead of {kind}: `manage.py update_model m --gpu-kind {role}=h200-sxm`" in told
+    assert "`manage.py roll_out m`" in told and "`manage.py rebalance m " in told
 
 
 def test_what_a_person_makes_of_a_proposal_counts_as_done_by_hand(model: models.Model) -> None:

@@ -88,14 +88,26 @@ def _only_advice(row: Proposal) -> Iterator[str]:
 
 
 def _other_shapes(row: Proposal) -> Iterator[str]:
-    """Pools whose engines would be of another kind: no action changes that while traffic flows."""
+    """Pools whose engines would have other GPUs, or another number of them, and the commands that do it: engines are made
+    anew for it, which nobody approves with a change of sizes."""
     was = {pool["role"]: pool for pool in row.before}
     other = next(iter(was.values()))
+    name, sizes = row.model.name, " ".join(f"{pool['role']}={pool['engines']}" for pool in row.pools)
     for pool in row.pools:
         like = was.get(pool["role"], other)
-        if (pool["gpu"], pool["tensor_parallel"]) != (like["gpu"], like["tensor_parallel"]):
-            wanted = f"{pool['tensor_parallel']} GPUs of kind {pool['gpu']}"
-            yield f"engines of pool {pool['role']} would have {wanted}: change the pool's shape first"
+        role, degree = pool["role"], pool["tensor_parallel"]
+        if degree != like["tensor_parallel"]:
+            yield (
+                f"engines of pool {role} would have {degree} GPUs each instead of {like['tensor_parallel']}, which no pool "
+                f"changes: offer the model under another name too (`manage.py register_model NAME --tp {degree} …`), move "
+                f"its clients there, then `manage.py retire_model {name}`"
+            )
+        elif pool["gpu"] != like["gpu"]:
+            yield (
+                f"engines of pool {role} would have GPUs of kind {pool['gpu']} instead of {like['gpu']}: `manage.py "
+                f"update_model {name} --gpu-kind {role}={pool['gpu']}`, then `manage.py roll_out {name}` replaces its "
+                f"engines one after the other under traffic, then `manage.py rebalance {name} {sizes}`"
+            )
 
 
 def _carry_out(actor: Actor, row: Proposal, reason: str) -> list[models.Operation]:
