@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -156,9 +157,12 @@ class _Engine:
         if answer.status != 200:
             raise _Failed(f"{self.endpoint.id} answered {answer.status} when asked for its counters")
         try:
-            return {name: sum(map(float, figure.findall(answer.body))) for name, figure in _FIGURES.items()}
+            found = {name: sum(map(float, figure.findall(answer.body))) for name, figure in _FIGURES.items()}
         except ValueError:
-            raise _Failed(f"{self.endpoint.id} shows counters that are no numbers") from None
+            found = {"": math.nan}
+        if not all(map(math.isfinite, found.values())):
+            raise _Failed(f"{self.endpoint.id} shows counters that are no numbers")
+        return found
 
     async def complete(self, what: str, asked: Asked, **fields: Any) -> Answer:
         body = {"model": asked.model, "prompt": asked.prompt, "cache_salt": asked.salt, "temperature": 0, **fields}
@@ -189,7 +193,8 @@ class _Engine:
                 continue  # it may be too busy to say so; that alone is no sign of work
             if any(now[name] != seen[name] for name in WORK):
                 await self.turn.waits(f"{BEHIND} {ahead} requests on {self.endpoint.id}")
-                self.limit.reschedule(self.turn.deadline)
+                if not self.limit.expired():
+                    self.limit.reschedule(self.turn.deadline)
             seen = now
 
 
