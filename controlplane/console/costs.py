@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils.translation import gettext
@@ -16,7 +16,7 @@ from django.views.decorators.http import require_safe
 
 from controlplane.access.who import actor_of
 from controlplane.console.acts import BadBody, Body, change, order
-from controlplane.console.data import BadQuery, answer, data
+from controlplane.console.data import BadQuery, answer, data, fresh
 from controlplane.console.modules import module_files
 from controlplane.console.permissions import refusals
 from controlplane.control import actions
@@ -83,12 +83,27 @@ def _proposed_table(found: list[ProposalCost]) -> Table:
     return Table(columns, ["", "", "", *["US$"] * 6, ""], rows)
 
 
-@require_safe
-@never_cache
-@login_required
-def book(_request: HttpRequest) -> HttpResponse:
-    """The price book as {"prices": [...]}."""
-    return JsonResponse({"prices": [row.document() for row in prices()]})
+@fresh
+def book(request: HttpRequest) -> HttpResponse:
+    """The price book as {"prices": [...]}; `?format=csv` or `json` to take away."""
+    found = [row.document() for row in prices()]
+    return answer(request, "prices", lambda: {"prices": found}, lambda: _price_table(found))
+
+
+PRICE_COLUMNS = {
+    "kind": "",
+    "per_hour": "US$",
+    "terms": "",
+    "valid_from": "UTC",
+    "valid_until": "UTC",
+    "guess": "",
+    "gpus": "GPUs",
+}
+
+
+def _price_table(found: list[dict[str, Any]]) -> Table:
+    lines: list[list[Cell]] = [[row[name] for name in PRICE_COLUMNS] for row in found]
+    return Table(list(PRICE_COLUMNS), list(PRICE_COLUMNS.values()), lines)
 
 
 @order

@@ -64,22 +64,33 @@ def data(view: View) -> View:
     """For a view that reads telemetry: for those who are signed in; 304 when nothing was stored since; refusals as JSON
     {"error"}: 400, 401, 404, 503 when PostgreSQL is away or takes longer than TIMEOUT_S."""
 
+    @fresh
+    @wraps(view)
+    def tagged(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        tag = _tag(request)
+        answer = get_conditional_response(request, etag=tag) or view(request, *args, **kwargs)
+        answer.headers["ETag"] = tag
+        return answer
+
+    return tagged
+
+
+def fresh(view: View) -> View:
+    """The same for a view of what people set, which is read anew every time: a change is seen at once."""
+
     @require_safe
     @signed_in
     @wraps(view)
     def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
             with _bounded():
-                tag = _tag(request)
-                unchanged = get_conditional_response(request, etag=tag)
-                answer = unchanged or view(request, *args, **kwargs)
+                answer = view(request, *args, **kwargs)
         except (BadQuery, BadWindow) as error:
             return JsonResponse({"error": str(error)}, status=400)
         except Http404:
             return JsonResponse({"error": gettext("There is no such thing here.")}, status=404)
         except OperationalError as error:
             return _late(error)
-        answer.headers["ETag"] = tag
         answer.headers["Cache-Control"] = "private, no-cache"
         patch_vary_headers(answer, ("Cookie", "Accept-Language"))
         return answer

@@ -35,7 +35,7 @@ from controlplane.control.planning.plain import plain
 from controlplane.core.gpus import GPUS
 from controlplane.core.planner import Guards
 from controlplane.fleet import models
-from controlplane.telemetry.queries.exports import Table
+from controlplane.telemetry.queries.exports import Table, utc_or_none
 from controlplane.telemetry.topics import model_topic
 
 VERBS = ("set_planner", "set_priority")
@@ -137,12 +137,14 @@ def _table(found: list[dict[str, Any]]) -> Table:
     columns = [f"{side}_{figure}" for side in sides for figure in ("ttft_p99_ms", "itl_p99_ms")]
     lines = [
         [
-            *(each[name] for name in ("number", "title", "decided_at", "requests")),
+            *(each[name] for name in ("number", "title")),
+            utc_or_none(each["decided_at"]),
+            each["requests"],
             *((each[side] or {}).get(figure) for side in sides for figure in ("ttft_p99_ms", "itl_p99_ms")),
         ]
         for each in found
     ]
-    return Table(["number", "title", "decided_at", "requests", *columns], ["", "", "unix s", "", *["ms"] * 6], lines)
+    return Table(["number", "title", "decided_at", "requests", *columns], ["", "", "UTC", "", *["ms"] * 6], lines)
 
 
 @data

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_safe
 
 from controlplane.access.who import actor_of
 from controlplane.console.acts import Act, BadBody, Body, change, order, sizes_of
-from controlplane.console.data import answer, data
+from controlplane.console.data import answer, data, fresh
 from controlplane.console.history import signed_in
 from controlplane.console.live_state import snapshot
 from controlplane.console.modules import module_files
@@ -29,7 +29,7 @@ from controlplane.control.planning import live, selectors
 from controlplane.control.planning.gather import setting_of
 from controlplane.control.planning.plain import plain
 from controlplane.fleet import models
-from controlplane.telemetry.queries.exports import Table
+from controlplane.telemetry.queries.exports import Cell, Table, utc_or_none
 from controlplane.telemetry.rows import ProposalRow
 from controlplane.telemetry.topics import PROPOSALS
 
@@ -52,9 +52,9 @@ COLUMNS = {
     "ttft_p99_predicted": "ms",
     "itl_p99_present": "ms",
     "itl_p99_predicted": "ms",
-    "created_at": "unix s",
-    "expires_at": "unix s",
-    "decided_at": "unix s",
+    "created_at": "UTC",
+    "expires_at": "UTC",
+    "decided_at": "UTC",
     "decided_by": "",
     "decision": "",
     "operation": "",
@@ -99,12 +99,11 @@ def page(request: HttpRequest) -> HttpResponse:
     return render(request, "console/proposals.html", {"first": first, "modules": module_files("proposals")})
 
 
-@require_safe
-@never_cache
-@signed_in
-def planners(_request: HttpRequest) -> JsonResponse:
-    """How the planner stands to each model, anew."""
-    return JsonResponse({"planners": [stance(model) for model in models.Model.objects.filter(retiring=False)]})
+@fresh
+def planners(request: HttpRequest) -> HttpResponse:
+    """How the planner stands to each model, anew; `?format=csv` or `json` to take away."""
+    found = [stance(model) for model in models.Model.objects.filter(retiring=False)]
+    return answer(request, "planners", lambda: {"planners": found}, lambda: _stances(found))
 
 
 def stance(model: models.Model) -> dict[str, Any]:
@@ -223,14 +222,28 @@ def _matching(asked: dict[str, str]) -> QuerySet[Proposal]:
 def _table(found: Iterable[ProposalRow]) -> Table:
     lines = []
     for row in found:
-        pairs = {
+        pairs: dict[str, Cell] = {
             "ttft_p99_present": row.ttft_p99_ms[0],
             "ttft_p99_predicted": row.ttft_p99_ms[1],
             "itl_p99_present": row.itl_p99_ms[0],
             "itl_p99_predicted": row.itl_p99_ms[1],
         }
+        pairs |= {name: utc_or_none(getattr(row, name)) for name, unit in COLUMNS.items() if unit == "UTC"}
         lines.append([pairs[name] if name in pairs else getattr(row, name) for name in COLUMNS])
     return Table(list(COLUMNS), list(COLUMNS.values()), lines)
+
+
+def _stances(found: Iterable[dict[str, Any]]) -> Table:
+    lines: list[list[Cell]] = [
+        [
+            *(each[name] for name in ("model", "level", "priority", "proposal")),
+            *((each["hold"] or {}).get(name) for name in ("code", "reason")),
+            *(utc_or_none((each["hold"] or {}).get(name)) for name in ("since", "seen_at")),
+        ]
+        for each in found
+    ]
+    columns = ["model", "level", "priority", "proposal", "hold", "hold_reason", "hold_since", "hold_seen_at"]
+    return Table(columns, ["", "", "", "", "", "", "UTC", "UTC"], lines)
 
 
 def _layouts(shown: Iterable[dict[str, Any]]) -> Table:

@@ -9,6 +9,7 @@ import { clock, day, MISSING, number, percent } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { emptied, failed } from "./panels.js";
 import { HEADS, rowOf } from "./splitcost.js";
+import { takeAway } from "./takeaway.js";
 import { isUtc, timeZone } from "./zone.js";
 
 const byId = (id) => document.getElementById(id);
@@ -210,7 +211,7 @@ async function loadProposed() {
 
 const add = el("button", { class: "btn small", type: "button" }, gettext("Set a price"));
 add.addEventListener("click", () => askPrice({}));
-byId("price-acts").append(add);
+byId("price-acts").append(takeAway(gettext("Price book"), () => "/data/prices"), add);
 link.addEventListener("change", () => gate(add, first.refusals.set_price));
 gate(add, first.refusals.set_price);
 

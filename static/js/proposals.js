@@ -151,6 +151,7 @@ function paintAll({ cut, down }) {
 }
 const paint = guard(byId("waiting-none"), paintAll);
 
+byId("take-planners").append(takeAway(gettext("Planner by model"), () => "/data/planners"));
 byId("take").append(takeAway(gettext("proposals"), () => `/data/proposals?${askedQuery(first.asked)}`));
 makeFilters(byId("filters"), FILTERS, first);
 makeFoot(byId("foot"), first, Math.min(...first.rows.filter((row) => row.state !== "open").map((row) => row.number)));

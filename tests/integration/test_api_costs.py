@@ -116,6 +116,9 @@ def test_the_page_has_the_month_its_files_and_orders_for_prices(signed_in: Brows
     assert signed_in.get(reverse("data_costs"), {"month": "2199-01"}).status_code == 400
     (price,) = signed_in.get(reverse("data_prices")).json()["prices"]
     assert (price["per_hour"], price["terms"], price["valid_from"]) == ("0.5", "hourly", "2026-01-01T00:00:00Z")
+    head, line = signed_in.get(reverse("data_prices"), {"format": "csv"}).content.decode().splitlines()
+    assert head.startswith("kind,per_hour (US$),terms,valid_from (UTC)") and ",0.5,hourly,2026-01-01T00:00:00Z," in line
+    assert signed_in.get(reverse("data_prices"), {"format": "xls"}).status_code == 400
     gone = signed_in.post(
         reverse("remove_price", args=[price["number"]]), '{"reason": "wrong"}', content_type="application/json"
     )

@@ -17,6 +17,8 @@ Cell = str | int | float | bool | None
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """A text that begins so (also as wide signs of East Asian keyboards) is a formula to a spreadsheet: it is written with an
 apostrophe before it."""
+UNITS = {"bytes": "B", "ms": "ms", "w": "W"}
+"""Of plain numbers, by the last word of their names."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,9 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str, Cell]]:
     if isinstance(value, Figure):
         yield name, value.unit, value.value
     elif name == "at" or name.endswith("_at"):
-        yield name, "UTC", None if value is None else utc(value)
+        yield name, "UTC", utc_or_none(value)
     elif value is None or isinstance(value, (str, int, float, bool)):
-        yield name, "", value
+        yield name, UNITS.get(name.rpartition("_")[2], ""), value
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _flat(f"{name}_{field.name}" if name else field.name, getattr(value, field.name))
@@ -109,6 +111,10 @@ def utc(at: float) -> str:
     """ISO 8601, to the millisecond where there is a part of a second."""
     moment = datetime.fromtimestamp(at, UTC)
     return moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds").replace("+00:00", "Z")
+
+
+def utc_or_none(at: float | None) -> str | None:
+    return None if at is None else utc(at)
 
 
 def _line(cells: Iterable[Cell]) -> str:
