@@ -15,7 +15,7 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
 from controlplane.access import accounts, factors, scopes, sessions, tokens
 from controlplane.access.sealing import BadSeal
@@ -31,14 +31,17 @@ View = Callable[..., HttpResponse]
 
 
 def form(show: View) -> Callable[[View], View]:
-    """A form that somebody who is signed in has sent. What is refused comes back as the page (`show`) with the reasons."""
+    """A form that somebody who is signed in has sent. What is refused comes back as the page (`show`) with the reasons; so
+    does who comes to its address without a form, by signing in or by choosing another language."""
 
     def decorate(view: View) -> View:
-        @require_POST
+        @require_http_methods(["GET", "HEAD", "POST"])
         @never_cache
         @login_required
         @wraps(view)
         def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if request.method != "POST":
+                return show(request)
             try:
                 return view(request, *args, **kwargs)
             except Refused as refused:

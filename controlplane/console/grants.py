@@ -87,8 +87,8 @@ def take(request: HttpRequest) -> HttpResponse:
     actor = actor_of(request)
     row = Grant.objects.filter(model__name=storable_text(name), user__username=storable_text(user)).first()
     actions.ungrant_model(actor, name, user, reason=request.POST.get("reason", "")[:500])
-    done = gettext("%(user)s may change %(model)s no more by a grant.") % {"user": user, "model": name}
-    again = None
-    if row is not None and (row.until is None or row.until > timezone.now()):
-        again = {"model": name, "user": user, "until": row.until, "reason": row.reason}
-    return show(request, done=done, again=again, form=GrantForm())
+    taken = gettext("%(user)s may change %(model)s no more by a grant.") % {"user": user, "model": name}
+    if row is None or (row.until is not None and row.until <= timezone.now()):
+        return show(request, done=taken, form=GrantForm())
+    again = {"model": name, "user": user, "until": row.until}
+    return show(request, taken=taken, again=again, form=GrantForm())

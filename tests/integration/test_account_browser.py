@@ -1,20 +1,28 @@
-"""The pages of signing in, of one's account and of keys in a real browser, in both themes and on a phone."""
+"""The pages of signing in, of one's account, of keys and of grants in a real browser, in both themes and on a phone."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import Group, User
+from django.contrib.sessions.models import Session
+from django.db import connection
+from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 
+from controlplane.access import sessions
+from controlplane.control import actions
 from controlplane.control.actor import Actor
 from controlplane.control.keys import add_key, rotate_key
 from controlplane.control.newkey import NewKey
+from controlplane.fleet import models
 from controlplane.stack.ports import free_port
 from tests.console_visitors import CHROMIUM, PASSWORD, SLOW_MS, chromium, complaints_of
 from tests.console_web import Web
@@ -42,6 +50,10 @@ def web(valkey_url: str, db: None) -> Iterator[Web]:
     root = Actor("root", "admin")
     add_key(root, NewKey("web-1", "search", requests_per_minute=600, days=90))
     rotate_key(root, "web-1", overlap_hours=24)
+    models.Model.objects.create(name="org/llama-3.1-70b", source="org/m", config={}, engine_kind="simulated", team="search")
+    for name, until in (("vic", timezone.now() + timedelta(days=7)), ("vera", None)):
+        User.objects.create_user(name)
+        actions.grant_model(root, "org/llama-3.1-70b", name, until=until, reason="on call while the team is away")
     found = Web(free_port(), {"TWINPOOL_SECOND_FACTOR": "admins"})
     found.start()
     yield found
@@ -66,6 +78,15 @@ def looked_at(page: Page, name: str) -> None:
         if PICTURES:
             page.screenshot(path=str(Path(PICTURES) / f"{name}-{theme}-{width}.png"), full_page=True)
     page.set_viewport_size({"width": 1440, "height": 900})
+
+
+def sign_in_was_long_ago() -> None:
+    """In a thread of its own, as Playwright has this one's."""
+    for row in Session.objects.all():
+        kept = sessions.stored(row.session_key)
+        kept[sessions.PROVED] = 1
+        kept.save()
+    connection.close()
 
 
 def test_an_admin_sets_up_a_second_factor_and_makes_tokens_and_keys(browser: Browser, web: Web) -> None:
@@ -99,7 +120,31 @@ def test_an_admin_sets_up_a_second_factor_and_makes_tokens_and_keys(browser: Bro
     looked_at(page, "keys")
     page.click("button[aria-label='Rotate web-2']")
     expect(page.locator("output.secret")).to_contain_text("sk-")
+    page.goto(f"{web.url}/grants")
+    page.fill("form[action='/grants/give'] [name=model]", "org/llama-3.1-70b")
+    page.fill("form[action='/grants/give'] [name=user]", "ada")
+    page.fill("form[action='/grants/give'] [name=days]", "3")
+    page.fill("form[action='/grants/give'] [name=reason]", "to try")
+    page.click("button:text-is('Give')")
+    expect(page.locator("[role=status] .say")).to_have_text("ada may change org/llama-3.1-70b now.")
+    page.click("button[aria-label='Take back: vic, org/llama-3.1-70b']")
+    expect(page.locator("td:text-is('vic')")).to_have_count(0)
+    looked_at(page, "grants")
+    page.click("button[aria-label='Undo: vic, org/llama-3.1-70b']")
+    expect(page.locator("td:text-is('vic')")).to_have_count(1)
     assert complaints == []
+    with ThreadPoolExecutor() as apart:
+        apart.submit(sign_in_was_long_ago).result()
+    page.click("text=ada")
+    page.click("text=Your account")
+    page.fill("form[action='/account/tokens'] [name=name]", "later")
+    page.click("text=Make a token")
+    expect(page.locator("h1")).to_have_text("Is it you?")
+    looked_at(page, "proof")
+    page.fill("[name=proof_password]", PASSWORD)
+    page.fill("[name=proof_code]", code_of(secret, 1))
+    page.press("[name=proof_code]", "Enter")
+    expect(page.locator("output.secret")).to_contain_text("tp-")
     page.context.clear_cookies()
     page.goto(f"{web.url}/login")
     page.fill("[name=username]", "ada")

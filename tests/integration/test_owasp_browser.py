@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from playwright.sync_api import Browser, expect
 
@@ -74,6 +75,8 @@ def write_everywhere() -> dict[str, str]:
     fill(models.Operation.objects.filter(pk=operation.pk), "outcome")
     models.Team.objects.create(name=MARKUP[:63])
     models.InferenceKey.objects.create(name=MARKUP[:63], team=MARKUP[:63], sha256="0" * 64, model_names=[MARKUP[:128]])
+    user = User.objects.create_user(MARKUP[:150])
+    models.Grant.objects.create(model=row, user=user, given_by=MARKUP[:150], reason=MARKUP)
     models.AuditEntry.objects.create(actor=MARKUP[:150], verb=MARKUP[:32], subject=MARKUP[:255], reason=MARKUP)
     firing(label=MARKUP[:128], subject=f"pool:{MARKUP}"[:200])
     found = places("m-1", operation.pk, "m")

@@ -128,3 +128,14 @@ def test_a_new_password_and_signing_out_elsewhere_end_what_others_hold() -> None
     assert browser.post("/account/sessions").status_code == 200
     assert again.get("/account").status_code == again.get("/account").status_code == 302
     assert browser.get("/account").status_code == 200
+
+
+@pytest.mark.parametrize("address", [*FORMS, "/grants/give", "/grants/take"])
+def test_who_comes_to_a_forms_address_without_a_form_sees_its_page(address: str) -> None:
+    """After signing in, or by the language links of the page that asks."""
+    person("ada", "admin")
+    assert Client().get(address).headers["location"] == f"/login?next={address}"
+    browser = sign_in("ada")[0]
+    answer = browser.post("/language", {"language": "vi", "next": address}, follow=True)
+    assert answer.status_code == 200 and b'<html lang="vi"' in answer.content
+    assert made() == [0, 0, 0, 0]
