@@ -108,9 +108,10 @@ def _dump(dump: Path, roles: Roles, fleet: str, *, telemetry: bool) -> Manifest:
         connection.execute("SET idle_in_transaction_session_timeout = 0")
         migrations = _migrations(connection)
         epoch, generation = _stamp(connection)
-        tools = tools_for(server_major(connection))
+        login = Login.of(roles.owner_url)
+        tools = tools_for(server_major(connection), tls=login.tls)
         made_at = time.time()
-        _run_dump(tools, Login.of(roles.owner_url), _snapshot(connection), dump, telemetry=telemetry)
+        _run_dump(tools, login, _snapshot(connection), dump, telemetry=telemetry)
         return Manifest(
             format=FORMAT,
             made_at=made_at,

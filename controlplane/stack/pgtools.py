@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 from controlplane.core.names import ENV_POSTGRES_BIN
 from controlplane.stack.binaries import postgres_bin
@@ -17,6 +17,7 @@ from controlplane.stack.errors import StackError
 
 SYSTEM = Path("/usr/lib/postgresql")
 NEEDED = ("pg_dump", "pg_restore", "psql")
+TLS_MODES = ("require", "verify-ca", "verify-full")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Login:
     url: str
     """Without a password."""
     env: Mapping[str, str] = field(repr=False)
+
+    @property
+    def tls(self) -> bool:
+        """Whether it must be reached over TLS."""
+        return parse_qs(urlsplit(self.url).query).get("sslmode", [self.env.get("PGSSLMODE", "")])[-1] in TLS_MODES
 
     @classmethod
     def of(cls, url: str) -> Login:
@@ -46,15 +52,18 @@ class Tools:
         return [str(self.folder / program), *args]
 
 
-def tools_for(major: int) -> Tools:
-    """The oldest programs here that can read a server or a dump of this major version. Raises StackError if none can."""
+def tools_for(major: int, *, tls: bool = False) -> Tools:
+    """The oldest programs here that can read a server or a dump of this major version, over TLS if `tls`. Raises StackError
+    if none can."""
     found = [Tools(folder, version) for folder in _folders() if (version := _major(folder))]
     fitting = sorted((each for each in found if each.major >= major), key=lambda each: each.major)
-    if fitting:
-        return fitting[0]
-    have = ", ".join(str(each.major) for each in found) or "none"
+    for each in fitting:
+        if not tls or _speaks_tls(each.folder):
+            return each
+    have = ", ".join(str(each.major) + (" without TLS" if each in fitting else "") for each in found) or "none"
+    what = f"PostgreSQL {major} or newer {'with TLS ' if tls else ''}"
     raise StackError(
-        f"no pg_dump, pg_restore and psql of PostgreSQL {major} or newer are here (found: {have}): "
+        f"no pg_dump, pg_restore and psql of {what}are here (found: {have}): "
         f"install PostgreSQL's client programs, or set {ENV_POSTGRES_BIN} to their folder"
     )
 
@@ -71,6 +80,14 @@ def _embedded() -> list[Path]:
         return [postgres_bin()]
     except StackError:
         return []
+
+
+@cache
+def _speaks_tls(folder: Path) -> bool:
+    """Programs that were built without it refuse to be asked for it."""
+    command = [str(folder / "psql"), "-X", "--no-password", "postgresql://127.0.0.1:1/none?sslmode=require"]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env={"LC_ALL": "C"})
+    return "SSL support is not compiled in" not in asked.stderr
 
 
 @cache

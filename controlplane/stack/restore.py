@@ -183,7 +183,7 @@ def _number(connection: psycopg.Connection[Any], query: str) -> int:
 def _replay(manifest: Manifest, dump: Path, login: Login, epoch: int) -> None:
     """The dump's script through psql between BEGIN and COMMIT: without the COMMIT, which comes only after pg_restore has
     ended well, the server takes everything back."""
-    reader = tools_for(manifest.tool)
+    reader = tools_for(manifest.tool, tls=login.tls)
     restoring = reader.argv("pg_restore", "--no-owner", "--file=-", str(dump))
     typing = reader.argv("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "--no-password", f"--dbname={login.url}", "--file=-")
     with tempfile.TemporaryFile() as complaints:
