@@ -207,10 +207,10 @@ BUSY = {"speed": 0.2, "max_num_seqs": 1}
 
 @contextmanager
 def queue(engine: RunningEngine, requests: int, tokens: int) -> Iterator[None]:
-    """So many requests of others are at it, or wait there."""
+    """So many requests of others are at it; all but two of them, at least, wait there when this begins."""
     with ThreadPoolExecutor(requests) as pool:
         asked = [pool.submit(engine.complete, f"question {number}", max_tokens=tokens) for number in range(requests)]
-        until(lambda: engine.metric("vllm:num_requests_waiting{") == requests - 1)
+        until(lambda: engine.metric("vllm:num_requests_waiting{") >= requests - 2)
         yield
         assert {each.result().status_code for each in asked} == {200}
 
@@ -233,7 +233,7 @@ def test_a_probe_that_waits_behind_others_is_no_failed_handoff(start: Start, mon
 
 def test_a_handoff_that_hangs_fails_though_others_are_served(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine goes on with others' requests, of which there are ever more: its own turn has come and gone."""
-    monkeypatch.setattr(probing, "DEADLINE_S", 3.0)
+    monkeypatch.setattr(probing, "DEADLINE_S", 4.0)
     start("e1")
     other = start("e2")
     other.http.post("/twinpool/faults", json={"transfer": {"mode": "delay", "delay_s": 3600}})
@@ -256,7 +256,7 @@ def test_a_full_engine_that_stands_still_is_not_waited_for(start: Start, monkeyp
     monkeypatch.setattr(probing, "DEADLINE_S", 2.0)
     start("e1")
     busy = start("e2", args=BUSY)
-    with queue(busy, 3, 20):
+    with queue(busy, 3, 40):
         busy.http.post("/twinpool/faults", json={"hang": "steps"})
         row = probed(pair("e1", "e2"))
         busy.http.delete("/twinpool/faults")
