@@ -39,12 +39,29 @@ function makeBanner(socket) {
   };
 }
 
+// The server answers, and yet nothing live has come since the page was opened.
+function makeNotice() {
+  const what = el("span", { class: "say warn" });
+  const so = el("span", { class: "soft" });
+  const node = el("div", { class: "banner warn", id: "nothing-live" }, what, so);
+  hide(node, true);
+  return {
+    node,
+    paint(since) {
+      text(what, gettext("No live figures since this page was opened at %(time)s (%(age)s)", { time: clockSeconds(since), age: span(Date.now() / 1000 - since) }));
+      text(so, gettext("Valkey or ingest does not answer; manage.py doctor says which. Charts of the past and requests do not depend on them. The page goes on by itself."));
+    },
+  };
+}
+
 // paint(frame age in s or null); returns {cut, down}: whether the feed is stale or cut, and whether the socket is.
 export function makeConnection(mark, banners, socket) {
   const words = mark.querySelector("[data-live]");
   const banner = makeBanner(socket);
+  const notice = makeNotice();
+  const openedAt = Date.now() / 1000;
   let told = false;
-  banners.before(banner.node);
+  banners.before(banner.node, notice.node);
 
   function tell(down) {
     if (down !== told) announce(down ? gettext("Disconnected") : gettext("Live again"));
@@ -60,11 +77,16 @@ export function makeConnection(mark, banners, socket) {
   return (age) => {
     const downFor = socket.downSince === null ? 0 : (Date.now() - socket.downSince) / 1000;
     const down = socket.state === "signed-out" || downFor > BANNER_AFTER_S;
+    const nothing = !down && age === null && socket.state === "open" && Date.now() / 1000 - openedAt > QUIET_S;
     hide(banner.node, !down);
+    hide(notice.node, !nothing);
     tell(down);
     if (down) {
       banner.paint();
       show("live is-off", gettext("disconnected %(age)s", { age: duration(downFor) }));
+    } else if (nothing) {
+      notice.paint(openedAt);
+      show("live is-stale", gettext("no live data"));
     } else if (age === null) {
       show("live is-wait", socket.state === "open" ? gettext("no data yet") : gettext("connecting"));
     } else if (age > QUIET_S) {
@@ -72,6 +94,6 @@ export function makeConnection(mark, banners, socket) {
     } else {
       show("live", gettext("live · %(n)s s", { n: Math.max(0, Math.round(age)) }));
     }
-    return { cut: down || (age !== null && age > QUIET_S), down };
+    return { cut: down || nothing || (age !== null && age > QUIET_S), down };
   };
 }

@@ -118,7 +118,15 @@ def test_pages_say_that_they_are_stale_while_valkey_is_away_and_are_live_after_i
         marks(two, STALE)
         assert all(re.search(r"\d", number.inner_text()) for number in numbers)  # kept, and marked
         expect(two[0].locator("#kpis")).to_have_class(re.compile("is-stale"))
-    marks(two, LIVE)
+        opened = [two[0].context.new_page() for _ in range(2)]
+        for page, path in zip(opened, ("/nodes", f"/models/{MODEL}"), strict=True):
+            page.goto(demo.console_url + path)
+        for page in opened:  # a page that has never been live says why, too
+            expect(page.locator("#nothing-live")).to_contain_text("No live figures since this page", timeout=SLOW_MS)
+    marks([*two, *opened], LIVE)
+    for page in opened:
+        expect(page.locator("#nothing-live")).to_be_hidden()
+        page.close()
     demo.restarted("valkey", demo.kill("valkey"))  # and when all that it had is lost
     marks(two, LIVE)
     until(lambda: demo.ask("completions", {"model": MODEL, "prompt": "once more", "max_tokens": 2}).status == 200)
