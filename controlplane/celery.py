@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 from celery import Celery
+
+from controlplane.config import BadSetting, config
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 # `migrate` has run Django's checks before any worker starts; running them here would import every view.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
+
+try:
+    config()
+except BadSetting as error:
+    if Path(sys.argv[0]).name not in ("celery", "__main__.py"):
+        raise
+    sys.exit(f"twinpool: {error}")  # the worker's command line would show a traceback
 
 from django.conf import settings
 

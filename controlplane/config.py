@@ -194,5 +194,8 @@ def config() -> Config:
     try:
         return Config()
     except ValidationError as error:
-        wrong = [f"TWINPOOL_{str(each['loc'][0]).upper()} is wrong ({each['msg']})" for each in error.errors()]
+        wrong = [
+            f"TWINPOOL_{str(each['loc'][0]).upper()} is wrong ({each['msg'].removeprefix('Value error, ')})"
+            for each in error.errors()
+        ]
         raise BadSetting(f"{'; '.join(wrong)}: correct or unset it") from None

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 import uvicorn
 
+from controlplane.config import BadSetting, config
 from controlplane.core import names
 from controlplane.live.messages import MAX_BYTES
 from controlplane.live.protocol import LiveProtocol
@@ -15,7 +17,7 @@ from controlplane.live.protocol import LiveProtocol
 CONNECTIONS = 16
 """To PostgreSQL, shared by the threads of requests; what is more waits for one. Reads and changes take milliseconds."""
 OPEN_REQUESTS_S = 5
-"""So long requests that are open may take to finish when the process is told to end; sockets and long polls are closed then."""
+"""Open requests may take so long to finish when the process is told to end; sockets and long polls are closed then."""
 
 
 def main() -> None:
@@ -25,6 +27,10 @@ def main() -> None:
     parser.add_argument("--proxies", default="", help="comma-separated addresses whose X-Forwarded-For is believed")
     options = parser.parse_args()
     os.environ.setdefault(names.ENV_DATABASE_CONNECTIONS, str(CONNECTIONS))  # before settings are read
+    try:
+        config()
+    except BadSetting as error:
+        sys.exit(f"twinpool: {error}")
     uvicorn.run(
         "controlplane.asgi:application",
         host=options.host,
