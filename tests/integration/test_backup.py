@@ -233,6 +233,19 @@ def test_whatever_ends_a_restore_leaves_the_database_as_it_was(postgres: Embedde
         assert owner(env, "SELECT name FROM fleet_team") == []
 
 
+def test_an_older_backup_comes_to_the_schema_of_today(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    file = tmp_path / "old.backup"
+    with database(postgres, "upkeep_o") as env:
+        older = manage(env, "migrate", "fleet", "0017_join_tokens", "--database", "owner", "-v0")
+        assert older.returncode == 0, older.stderr
+        owner(env, "INSERT INTO fleet_team (name) VALUES ('search')")
+        assert manage(env, "backup", str(file)).returncode == 0
+        done = manage(env, "restore", str(file), "--force")
+        assert done.returncode == 0, done.stderr
+        assert owner(env, "SELECT name FROM fleet_team") == [("search",)]
+        assert manage(env, "migrate", "--database", "owner", "--check").returncode == 0, "nothing is left to migrate"
+
+
 def test_programs_of_an_older_postgresql_are_not_used() -> None:
     with pytest.raises(Exception, match="PostgreSQL 99 or newer are here"):
         tools_for(99)
