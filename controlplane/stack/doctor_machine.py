@@ -58,12 +58,15 @@ def key_files(state: StateFolder) -> Finding:
 
 
 def ports(state: StateFolder) -> Iterator[Finding]:
-    """Whether the stack's processes answer on their ports."""
+    """Whether the stack's processes answer, as their supervisor sees it and on their ports."""
     known = record.read(state)
     if known is None:
         return
     for each in known.processes:
-        if each.port and not _answers("127.0.0.1", each.port):
+        if each.state in ("silent", "failed"):
+            said = "runs and gives no answer" if each.state == "silent" else "cannot be kept running"
+            yield Finding("processes", each.name, "fail", said, f"see {state.logs / (each.name + '.log')}")
+        elif each.port and not _answers("127.0.0.1", each.port):
             said, remedy = f"nothing answers on port {each.port}", f"see {state.logs / (each.name + '.log')}"
             yield Finding("ports", each.name, "fail", said, remedy)
         elif each.port:

@@ -56,7 +56,7 @@ def owner(url: str) -> Finding:
         with psycopg.connect(url, connect_timeout=5) as connection:
             row = connection.execute("SELECT has_schema_privilege('public', 'CREATE')").fetchone()
     except psycopg.Error as error:
-        remedy = "correct TWINPOOL_DATABASE_OWNER_URL: without it nothing can be migrated"
+        remedy = "start it, or correct TWINPOOL_DATABASE_OWNER_URL: without it nothing can be migrated"
         return Finding("roles", "owner", "fail", f"cannot connect ({first_line(error)})", remedy)
     if row != (True,):
         said, remedy = "may make no tables", "make it the owner of the database: ALTER DATABASE … OWNER TO …"

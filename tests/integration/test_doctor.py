@@ -22,7 +22,7 @@ from controlplane.core.codec import encode
 from controlplane.core.protocol import AgentFact, EngineFact, RouterFact
 from controlplane.core.signing import node_key, router_key, seal
 from controlplane.core.sketches import Sketch
-from controlplane.stack import doctor_fleet, doctor_machine
+from controlplane.stack import doctor_fleet, doctor_machine, record
 from controlplane.stack.doctor_servers import Rows
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.postgres import EmbeddedPostgres
@@ -136,7 +136,7 @@ def test_whoever_may_not_read_the_database_blames_no_node(
     assert ("table", "router r1") not in about_fleet, "the newest is not known"
 
 
-def test_an_agent_that_needs_a_driver_is_told_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_needs_a_driver_is_told_that_there_is_none() -> None:
     """The real library where it finds no driver: on machines that have one it is asked for elsewhere."""
     found = doctor_machine.gpus(expected=True)
     assert found.level == "ok" or ("NVIDIA driver" in found.remedy and found.level == "fail")
@@ -151,6 +151,18 @@ def test_a_connector_that_engines_cannot_import_is_named(tmp_path: Path, monkeyp
     (gone,) = doctor_machine.connectors(["example"])
     assert gone.level == "fail" and names.ENV_VLLM_PYTHON in gone.remedy
     assert list(doctor_machine.connectors(["none"])) == []
+
+
+def test_a_process_that_is_silent_is_told_though_its_port_is_open(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "state").create()
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        port = frozen.getsockname()[1]
+        states = {"web": "silent", "ingest": "failed", "router": "ready"}
+        running = tuple(record.Running(name, told, 0.0, port=port) for name, told in states.items())
+        record.write(state, record.Record(1, "x", 0.0, "ready", "none", "", "", running))
+        found = {each.subject: each for each in doctor_machine.ports(state)}
+    assert {name: each.level for name, each in found.items()} == {"web": "fail", "ingest": "fail", "router": "ok"}
+    assert "gives no answer" in found["web"].said and "web.log" in found["web"].remedy
 
 
 def test_another_version_of_a_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
