@@ -14,6 +14,7 @@ import pytest
 import redis
 from django.db import connection
 
+from controlplane.common.engineclient import EngineClient
 from controlplane.config import config
 from controlplane.control import handoff, probing
 from controlplane.control.probing import Prober, probe_pair
@@ -261,3 +262,22 @@ def test_a_full_engine_that_stands_still_is_not_waited_for(start: Start, monkeyp
         row = probed(pair("e1", "e2"))
         busy.http.delete("/twinpool/faults")
     assert (row.state, row.reason) == ("failed", "the decode leg on e2 was not answered in time")
+
+
+@pytest.mark.parametrize(("policy", "priority"), [("fcfs", None), ("priority", handoff.BEFORE_OTHERS)])
+def test_a_probe_goes_before_others_where_engines_know_priorities(
+    policy: str, priority: int | None, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere vLLM refuses the field."""
+    sent, post = [], EngineClient.post
+
+    async def noted(self: EngineClient, path: str, document: Any, timeout_s: float) -> Any:
+        sent.append(document.get("priority"))
+        return await post(self, path, document, timeout_s)
+
+    monkeypatch.setattr(EngineClient, "post", noted)
+    start("e1")
+    start("e2")
+    models.Model.objects.update(engine_args={"scheduling_policy": policy})
+    assert probed(pair("e1", "e2")).state == "verified"
+    assert sent == [priority] * 3
