@@ -18,7 +18,7 @@ function stanceNodes({ level, hold, proposal, accuracy }, settings) {
   const buttons = [...(proposal ? [el("a", { class: "btn small primary", href: `/proposals/${proposal}` }, gettext("Review proposal %(n)s", { n: proposal }))] : []), el("a", { class: "btn small", href: settings }, gettext("Planner: %(level)s", { level: LEVELS[level] ?? level }))];
   const holds = !proposal && hold ? [el("p", {}, el("span", { class: `say ${holdOf(hold.code)[0]}` }, holdOf(hold.code)[1]), " ", el("span", { class: "soft", lang: "en" }, hold.reason), " ", el("span", { class: "meta" }, gettext("for %(time)s", { time: span(hold.seen_at - hold.since) })))] : [];
   const waits = !proposal && !hold ? [el("p", { class: "soft" }, gettext("The planner has not looked yet: it looks at every model each minute."))] : [];
-  return [el("h3", {}, gettext("Planner")), ...holds, ...waits, el("p", { class: "row-btns" }, ...buttons, el("span", { class: "meta" }, gettext("predictions off by %(off)s", { off: accuracyWords(accuracy) })))];
+  return [el("h3", {}, gettext("Planner")), ...holds, ...waits, el("p", { class: "row-btns" }, ...buttons, el("span", { class: "meta" }, gettext("predictions off by: %(off)s", { off: accuracyWords(accuracy) })))];
 }
 
 // found: {advice, stance, advisor, settings}.

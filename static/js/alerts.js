@@ -7,7 +7,7 @@ import { ALERTS } from "./badge.js";
 import { now, setServerTime } from "./clock.js";
 import { el, hide, keyed, redraw, text } from "./dom.js";
 import { follow } from "./follow.js";
-import { clock, day, number, span, utc } from "./format.js";
+import { clock, dateTime, number, span, utc } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { guard } from "./panels.js";
 import { say } from "./say.js";
@@ -20,7 +20,6 @@ setServerTime(first.now);
 let facts = first;
 const refused = (model, verb) => (facts.refused[model] ?? facts.refused[""])[verb] ?? "";
 const feeds = follow({ topics: [ALERTS], frames: [first.frame], paint: (state) => paint(state) });
-const moment = (at) => `${day(at)} ${clock(at)}`;
 
 async function refresh() {
   const query = new URLSearchParams(location.search);
@@ -60,7 +59,7 @@ function makeAlert(row) {
       text(limit, limitOf(rule, next.threshold));
       text(since, span(now() - next.fired_at));
       since.title = utc(next.fired_at);
-      text(quiet, next.silenced_until ? gettext("silenced until %(time)s by %(who)s: %(why)s", { time: moment(next.silenced_until), who: next.silenced_by, why: next.silenced_why }) : "");
+      text(quiet, next.silenced_until ? gettext("silenced until %(time)s by %(who)s: %(why)s", { time: dateTime(next.silenced_until), who: next.silenced_by, why: next.silenced_why }) : "");
       hide(silence, Boolean(next.silenced_until));
       gate(silence, refused(next.model, "silence_alert"));
       silence.setAttribute("aria-label", gettext("Silence %(what)s", { what: `${titleOf(next.rule)} ${next.label}` }));
@@ -100,7 +99,7 @@ function paintChosen() {
     return el("li", {}, el("span", { class: "when", title: utc(each.at) }, clock(each.at)), el("span", {}, el("b", {}, each.channel), ` ${EVENTS[each.event] ?? each.event}`), state, el("span", { class: "why" }, each.error));
   });
   redraw(byId("chosen-body"), "once", () => [
-    el("dl", { class: "kv" }, ...pair(gettext("What"), titleOf(row.rule), " ", subjectNode(row)), ...pair(gettext("Severity"), SEVERITIES[row.severity]), ...pair(gettext("Worst"), quantity(rule?.unit, row.peak), ` (${limitOf(rule, row.threshold)})`), ...pair(gettext("Behind it"), factsOf(row) || "—"), ...pair(gettext("Began"), moment(row.began_at)), ...pair(gettext("Fired"), moment(row.fired_at)), ...pair(gettext("Over"), row.resolved_at ? `${moment(row.resolved_at)} (${reasonOf(row.reason)})` : gettext("it still fires")), ...pair(gettext("What to do"), remedyOf(row.rule))),
+    el("dl", { class: "kv" }, ...pair(gettext("What"), titleOf(row.rule), " ", subjectNode(row)), ...pair(gettext("Severity"), SEVERITIES[row.severity]), ...pair(gettext("Worst"), quantity(rule?.unit, row.peak), ` (${limitOf(rule, row.threshold)})`), ...pair(gettext("Behind it"), factsOf(row) || "—"), ...pair(gettext("Began"), dateTime(row.began_at)), ...pair(gettext("Fired"), dateTime(row.fired_at)), ...pair(gettext("Over"), row.resolved_at ? `${dateTime(row.resolved_at)} (${reasonOf(row.reason)})` : gettext("it still fires")), ...pair(gettext("What to do"), remedyOf(row.rule))),
     el("h3", { class: "who-why" }, gettext("Who was told")),
     told.length ? el("ul", { class: "feed inset" }, ...told) : el("p", { class: "soft" }, gettext("Nobody: it was silenced, or no channel asks for it.")),
   ]);

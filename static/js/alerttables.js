@@ -3,13 +3,13 @@ import { gate, order, read } from "./act.js";
 import { askToEnd, askToRemove, askToSet, askToUpdate } from "./alertdialogs.js";
 import { lasting, limitOf, quantity, reasonOf, SEVERITIES, subjectNode, titleOf } from "./alertwords.js";
 import { el, hide, redraw } from "./dom.js";
-import { clock, day, number, span, utc } from "./format.js";
+import { dateTime, number, span, utc } from "./format.js";
 import { gettext } from "./i18n.js";
 import { say } from "./say.js";
 
 const TRIES = 30;
 const byId = (id) => document.getElementById(id);
-const when = (at) => el("span", { title: utc(at) }, `${day(at)} ${clock(at)}`);
+const when = (at) => el("span", { title: utc(at) }, dateTime(at));
 const said = (kind, words) => {
   const node = el("span");
   say(node, kind, words);

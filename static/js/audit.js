@@ -3,7 +3,7 @@ import { modelUrl, read, setDown } from "./act.js";
 import { setServerTime } from "./clock.js";
 import { attr, el, hide, text } from "./dom.js";
 import { follow } from "./follow.js";
-import { clock, day, utc } from "./format.js";
+import { dateTime, utc } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { MODES, roleWord, verbWord } from "./opwords.js";
 import { failed } from "./panels.js";
@@ -59,7 +59,7 @@ function changes(row) {
   return [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((name) => JSON.stringify(before[name]) !== JSON.stringify(after[name])).map((name) => [name, before[name], after[name]]);
 }
 
-const summary = (row) => changes(row).map(([name, before, after]) => `${name.replaceAll("_", " ")} ${valueText(before)} → ${valueText(after)}`).join(" · ");
+const summary = (row) => changes(row).map(([name, before, after]) => `${name.replaceAll("_", " ")} ${before == null ? "" : `${valueText(before)} → `}${valueText(after)}`).join(" · ");
 const json = (value) => el("pre", { class: "json" }, Object.keys(value).length ? JSON.stringify(value, null, 2) : "—");
 
 function detail(row) {
@@ -70,7 +70,7 @@ function detail(row) {
 
 function line(row) {
   const open = el("button", { class: "btn quiet small", type: "button", "aria-expanded": "false", "aria-label": gettext("Before and after of %(what)s", { what: `${verbWord(row.verb)} ${row.subject}` }) }, "▸");
-  const when = el("td", { class: "when", title: utc(row.at) }, `${day(row.at)} ${clock(row.at)}`);
+  const when = el("td", { class: "when", title: utc(row.at) }, dateTime(row.at));
   const what = el("td", { class: "wrap" }, el("span", { class: "what" }, verbWord(row.verb)), " ", subjectNode(row.subject));
   const operation = row.operation == null ? "" : el("a", { href: `/operations/${row.operation}` }, `${row.operation}`);
   const node = el("tr", { "data-entry": row.number }, when, el("td", { class: "wrap" }, row.actor), what, el("td", { class: "opt wrap" }, row.reason), el("td", { class: "opt wrap soft" }, summary(row)), el("td", { class: "r" }, operation, " ", open));

@@ -5,7 +5,7 @@ import { ask, field } from "./dialog.js";
 import { el, hide, text } from "./dom.js";
 import { ROLE } from "./engines.js";
 import { follow } from "./follow.js";
-import { clock, day, MISSING, number, percent } from "./format.js";
+import { clock, dateTime, day, MISSING, number, percent } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { emptied, failed } from "./panels.js";
 import { HEADS, rowOf } from "./splitcost.js";
@@ -99,7 +99,7 @@ function paint(found) {
 
 function paintGaps({ gaps, statement }) {
   const hours = gaps.reduce((total, gap) => total + (gap.until - gap.since) / 3600, 0);
-  const spans = gaps.map((gap) => el("li", {}, `${day(gap.since)} ${clock(gap.since)} – ${day(gap.until)} ${clock(gap.until)}`));
+  const spans = gaps.map((gap) => el("li", {}, `${dateTime(gap.since)} – ${dateTime(gap.until)}`));
   const notes = [
     ...(hours ? [el("details", {}, el("summary", { class: "say warn wrap" }, ngettext("%(n)s hour without any record: its cost is not known", "%(n)s hours without any record: their cost is not known", hours, { n: number(hours) })), el("ul", { class: "reasons" }, ...spans))] : []),
     ...(statement.guess ? [el("p", { class: "say warn wrap" }, gettext("Some GPUs count at a list price that is a guess: set theirs in the price book."))] : []),

@@ -1,13 +1,13 @@
 // Tables of the engine page: what it was launched with, whom it hands KV to, its starts, and what was done with it.
 import { el } from "./dom.js";
 import { ROLE } from "./engines.js";
-import { byteRate, clock, clockSeconds, day, duration, latencyText, MISSING, number, utc } from "./format.js";
+import { byteRate, clock, clockSeconds, date, duration, latencyText, MISSING, number, utc } from "./format.js";
 import { gettext } from "./i18n.js";
 import { outcomeOf, stateOf, verbOf } from "./opwords.js";
 import { emptied } from "./panels.js";
 import { now } from "./clock.js";
 
-const moment = (at) => el("span", { title: utc(at) }, `${day(at)} ${clockSeconds(at)}`);
+const moment = (at) => el("span", { title: utc(at) }, `${date(at)} ${clockSeconds(at)}`);
 
 function table(name, heads, lines) {
   const head = heads.map(([words, className]) => el("th", { class: className, scope: "col" }, words));

@@ -85,6 +85,8 @@ const year = inZone({ year: "numeric" });
 const dayOfYear = inZone({ day: "numeric", month: "short", year: "numeric" });
 // A day that may lie far away: of another year than the present one with its year.
 export const date = (unixSeconds) => (year(unixSeconds) === year(now()) ? day : dayOfYear)(unixSeconds);
+// A moment in a list.
+export const dateTime = (unixSeconds) => `${date(unixSeconds)} ${clock(unixSeconds)}`;
 export const utc = (unixSeconds) => (known(unixSeconds) ? `${new Date(unixSeconds * 1000).toISOString().slice(0, 19)}Z` : MISSING);
 
 // GPU indices as people say them: 0–3, 6

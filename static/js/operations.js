@@ -4,7 +4,7 @@ import { setServerTime } from "./clock.js";
 import { isOpen } from "./dialog.js";
 import { attr, el, hide, keyed, text } from "./dom.js";
 import { follow } from "./follow.js";
-import { clock, day, utc } from "./format.js";
+import { dateTime, utc } from "./format.js";
 import { gettext } from "./i18n.js";
 import { key } from "./keys.js";
 import { makeFilters, makeFoot } from "./listpage.js";
@@ -54,7 +54,7 @@ function makeLine(row) {
     paint(next) {
       now = next;
       const [kind, word] = stateOf(next);
-      text(when, `${day(next.created_at)} ${clock(next.created_at)}`);
+      text(when, dateTime(next.created_at));
       attr(when, "title", utc(next.created_at));
       text(link, verbOf(next));
       text(whom, subjectOf(next));

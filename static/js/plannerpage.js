@@ -4,7 +4,7 @@ import { setServerTime } from "./clock.js";
 import { ask, isOpen } from "./dialog.js";
 import { el, hide, redraw } from "./dom.js";
 import { follow } from "./follow.js";
-import { clock, day, latencyText, MISSING, number, span, utc } from "./format.js";
+import { dateTime, latencyText, MISSING, number, span, utc } from "./format.js";
 import { gettext } from "./i18n.js";
 import { emptied, guard } from "./panels.js";
 import { makeForm, partWords } from "./plannerform.js";
@@ -72,7 +72,7 @@ function heldNodes() {
   if (!first.held.length) return [emptied(gettext("Nothing yet"), gettext("Why the planner left this model alone, and from when to when."))];
   const rows = first.held.map((each) => {
     const [kind, words] = holdOf(each.code);
-    return el("tr", {}, el("td", { class: "when", title: utc(each.since) }, `${day(each.since)} ${clock(each.since)}`), el("td", { class: "wrap" }, el("span", { class: `say ${kind}` }, words), el("span", { class: "why", lang: "en" }, each.reason)), el("td", { class: "r soft" }, span(each.seen_at - each.since)));
+    return el("tr", {}, el("td", { class: "when", title: utc(each.since) }, dateTime(each.since)), el("td", { class: "wrap" }, el("span", { class: `say ${kind}` }, words), el("span", { class: "why", lang: "en" }, each.reason)), el("td", { class: "r soft" }, span(each.seen_at - each.since)));
   });
   const heads = [gettext("since"), gettext("what"), gettext("for")].map((words, index) => el("th", { class: index === 2 ? "r" : "" }, words));
   return [el("div", { class: "scroll", tabindex: "0", role: "group", "aria-labelledby": "held-title" }, el("table", { class: "table ops" }, el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...rows)))];

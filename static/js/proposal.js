@@ -4,7 +4,7 @@ import { now, setServerTime } from "./clock.js";
 import { isOpen } from "./dialog.js";
 import { el, hide, redraw, text } from "./dom.js";
 import { follow } from "./follow.js";
-import { clock, day, roughly, utc } from "./format.js";
+import { dateTime, roughly, utc } from "./format.js";
 import { gettext } from "./i18n.js";
 import { key } from "./keys.js";
 import { stateWord as operationWord } from "./opwords.js";
@@ -82,7 +82,7 @@ function look() {
 function listItems({ row, operation, accuracy }) {
   const open = row.state === "open";
   const item = (words, ...value) => el("div", {}, el("dt", {}, words), el("dd", {}, ...value));
-  const decided = row.decided_at ? [item(gettext("decided"), `${day(row.decided_at)} ${clock(row.decided_at)}`, row.decided_by ? ` ${row.decided_by}` : "")] : [];
+  const decided = row.decided_at ? [item(gettext("decided"), dateTime(row.decided_at), row.decided_by ? ` ${row.decided_by}` : "")] : [];
   const run = row.operation ? [item(gettext("operation"), el("a", { href: `/operations/${row.operation}` }, `${row.operation}`), operation ? ` ${operationWord(operation)}` : "")] : [];
   return [
     item(gettext("model"), el("a", { href: modelUrl(row.model) }, row.model)),
@@ -115,7 +115,7 @@ const PARTS = [
 function paintBar() {
   const { row } = facts;
   say(state, ...stateOf(row.state));
-  text(part("bar", "meta"), `${causeWord(row.cause)} · ${day(row.created_at)} ${clock(row.created_at)}`);
+  text(part("bar", "meta"), `${causeWord(row.cause)} · ${dateTime(row.created_at)}`);
   part("bar", "meta").title = utc(row.created_at);
   redraw(list, JSON.stringify([row, facts.operation, facts.accuracy, document.documentElement.lang]), () => listItems(facts));
   const left = list.querySelector("[data-left]");

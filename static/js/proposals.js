@@ -4,7 +4,7 @@ import { modelUrl, read, setDown } from "./act.js";
 import { now, setServerTime } from "./clock.js";
 import { attr, el, hide, keyed, text } from "./dom.js";
 import { follow } from "./follow.js";
-import { clock, day, latencyText, roughly, utc } from "./format.js";
+import { dateTime, latencyText, roughly, utc } from "./format.js";
 import { gettext, ngettext } from "./i18n.js";
 import { askedQuery, makeFilters, makeFoot } from "./listpage.js";
 import { guard, paintStale } from "./panels.js";
@@ -80,7 +80,7 @@ function endedLine() {
       const at = row.decided_at ?? row.created_at;
       const [kind, word] = stateOf(row.state);
       attr(node, "data-proposal", row.number);
-      text(when, `${day(at)} ${clock(at)}`);
+      text(when, dateTime(at));
       attr(when, "title", utc(at));
       text(model, row.model);
       paintWhat(what, why, row);
