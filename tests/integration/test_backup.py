@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import subprocess
@@ -170,12 +171,13 @@ def test_what_was_backed_up_comes_back_whole_or_not_at_all(
         assert manage(other, "migrate", "--database", "owner", "--check").returncode == 0, "nothing is left to migrate"
 
 
-def repacked(file: Path, name: str, **changed: Any) -> Path:
-    """The same dump with another manifest."""
+def repacked(file: Path, name: str, *, lines: tuple[bytes, bytes] = (b"", b""), **changed: Any) -> Path:
+    """The same dump with another manifest; `lines`: with a line of it replaced by another, and the checksum of that."""
     with tarfile.open(file) as tar:
         opened = tar.extractfile("database.dump")
         assert opened
-        dump = opened.read()
+        dump = opened.read().replace(*lines, 1)
+    changed["sha256"] = hashlib.sha256(dump).hexdigest()
     copy = file.with_name(name)
     with tarfile.open(copy, "w") as tar:
         for member, content in (("manifest.json", json.dumps(members(file) | changed).encode()), ("database.dump", dump)):
@@ -209,6 +211,13 @@ def test_whatever_ends_a_restore_leaves_the_database_as_it_was(postgres: Embedde
         owner(env, "INSERT INTO fleet_team (name) VALUES ('younger')")
         refused = manage(env, "restore", str(repacked(file, "late", made_at=1e300)), "--force")
         assert refused.returncode == 1 and "damaged manifest" in refused.stderr and refused.stderr.count("\n") == 1
+
+        line = b"CREATE TABLE public.fleet_team ("
+        hostile = repacked(file, "hostile", lines=(line, b"\n\\! touch hacked\n".ljust(len(line))))
+        refused = manage(env, "restore", str(hostile), "--force")
+        assert refused.returncode == 1 and "nothing was changed" in refused.stderr and refused.stderr.count("\n") == 1
+        assert not (ROOT / "hacked").exists(), "psql has run a program that a backup names"
+        assert owner(env, "SELECT name FROM fleet_team") == [("younger",)]
 
         with psycopg.connect(env[names.ENV_DATABASE_OWNER_URL]) as holder:  # so that the restore is met half-way
             holder.execute("LOCK TABLE fleet_team")
