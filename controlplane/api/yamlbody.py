@@ -8,9 +8,10 @@ from typing import IO, Any
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 
-from controlplane.api.parsing import MAX_BYTES, TooLarge, check_values
+from controlplane.api.parsing import MAX_BYTES, TooLarge
 from controlplane.api.rendering import Json
 from controlplane.common.yamltext import BadYaml, read, write
+from controlplane.core.strictjson import BadJson, check_values
 
 MEDIA_TYPE = "application/yaml"
 
@@ -34,7 +35,10 @@ class YamlBody(BaseParser):
             raise ParseError(f"The body {error}.") from error
         if not isinstance(value, dict):
             raise ParseError("The body must be a mapping.")
-        check_values(value)
+        try:
+            check_values(value)
+        except BadJson as error:
+            raise ParseError(str(error)) from error
         return value
 
 

@@ -12,7 +12,6 @@ from dataclasses import asdict
 from functools import wraps
 from typing import Any
 
-import orjson
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.urls import reverse
@@ -25,6 +24,7 @@ from controlplane.console.model_facts import model_facts
 from controlplane.control import actions
 from controlplane.control.auditing.events import note_refusal
 from controlplane.control.refused import STATUS_OF_KIND, Refused, told
+from controlplane.core.strictjson import BadJson, read_object
 from controlplane.fleet import models
 from controlplane.telemetry.fleet_view import read_operations
 
@@ -48,12 +48,12 @@ def order(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBa
     def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return _said(401, "signed_out", [gettext("Sign in first.")])
-        try:
-            body = orjson.loads(request.body) if len(request.body) <= MAX_BODY else None
-        except orjson.JSONDecodeError:
-            body = None
-        if not isinstance(body, dict):
+        if len(request.body) > MAX_BODY:
             return _said(400, "malformed", [gettext("The order must be a JSON object.")])
+        try:
+            body = read_object(request.body)
+        except BadJson as error:
+            return _said(400, "malformed", [gettext("The order must be a JSON object."), str(error)])
         try:
             return view(request, body, *args, **kwargs)
         except BadBody as error:

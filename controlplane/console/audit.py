@@ -121,14 +121,15 @@ def _matching(asked: Mapping[str, str]) -> Q:
     if asked["from"]:
         which &= Q(at__gte=_day(asked["from"]))
     if asked["to"]:
-        which &= Q(at__lt=_day(asked["to"]) + timedelta(days=1))
+        which &= Q(at__lt=_day(asked["to"], 1))
     return which
 
 
-def _day(text: str) -> datetime:
+def _day(text: str, later: int = 0) -> datetime:
+    """When that day, or the one so many days later, begins. Raises BadQuery."""
     try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
-    except ValueError as error:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC) + timedelta(days=later)
+    except (ValueError, OverflowError) as error:
         raise BadQuery(gettext("A day is written like 2026-11-30 (UTC).")) from error
 
 

@@ -140,9 +140,10 @@ def test_what_is_no_order_is_refused_in_words(ops: Client, model: models.Model, 
 
 
 def test_an_order_that_cannot_be_is_refused_as_the_api_refuses_it(ops: Client, model: models.Model) -> None:
-    answer = post(ops, url(*START), {"sizes": {"no\u0000pe": 1}, "version": 1, "reason": "r"})
-    assert (answer.status_code, answer.json()["kind"]) == (422, "invalid")
-    assert "there is no pool" in answer.json()["reasons"][0]
+    for role, status, kind, why in (("nope", 422, "invalid", "there is no pool"), ("no\u0000pe", 400, "malformed", "NUL")):
+        answer = post(ops, url(*START), {"sizes": {role: 1}, "version": 1, "reason": "r"})
+        assert (answer.status_code, answer.json()["kind"]) == (status, kind)
+        assert why in answer.json()["reasons"][-1]
     assert not models.Operation.objects.exists()
 
 
