@@ -75,13 +75,22 @@ def _for(checks: Sequence[Check], short: Check, gain: Gain | None) -> tuple[Verd
         few = f"prompts have {short.value:,.0f} tokens, fewer than {SHORT_PROMPT_TOKENS}"
         return _no(f"{few}, and the forecast expects {said} ({percent(gain.ratio)})")
     expects = f"the forecast expects {said} ({percent(gain.ratio)})" if gain.reachable else "no mode keeps the targets"
-    return "try_canary", gain.mode, f"Try a canary: the checks speak for splitting, but {expects}."
+    if warnings:
+        told = f"the checks that decide speak for splitting{_though(warnings)}, and {expects}"
+    else:
+        told = f"the checks speak for splitting, but {expects}"
+    return "try_canary", gain.mode, f"Try a canary: {told}."
 
 
 def _yes(mode: Mode, why: str, warnings: Sequence[Check]) -> str:
-    but = f", though this check fails: {' and '.join(check.title for check in warnings)}" if warnings else ""
+    but = _though(warnings) if warnings else ""
     how = "Disaggregate" if mode == "disaggregated" else "Disaggregate per request (conditional)"
     return f"{how}: {why}{but}."
+
+
+def _though(failed: Sequence[Check]) -> str:
+    which = "this check fails" if len(failed) == 1 else "these checks fail"
+    return f", though {which}: {' and '.join(check.title for check in failed)}"
 
 
 def _expected(gain: Gain) -> str:

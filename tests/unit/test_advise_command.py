@@ -124,3 +124,10 @@ def test_a_limit_that_cannot_be_is_refused_by_its_name(documents: Path, limit: s
 def test_options_that_would_not_be_looked_at_are_refused(options: tuple[str, ...], problem: str) -> None:
     with pytest.raises(CommandError, match=problem):
         run("--gpus", "64", *FAST, *options)
+
+
+def test_a_canary_against_a_check_names_the_check() -> None:
+    found = advice("--gpus", "64", *FAST, "--input", "8000", "--output", "300", "--prefix-hit", "0.99")
+    assert (found["verdict"], failing(found)) == ("try_canary", ["prefix_hits"])
+    assert "though this check fails: KV already on the decode side" in found["sentence"]
+    assert plain(found["sentence"])
