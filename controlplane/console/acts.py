@@ -24,6 +24,7 @@ from controlplane.console.model_facts import model_facts
 from controlplane.control import actions
 from controlplane.control.auditing.events import note_refusal
 from controlplane.control.refused import STATUS_OF_KIND, Refused, told
+from controlplane.core.storable import shows_nothing
 from controlplane.core.strictjson import BadJson, read_object
 from controlplane.fleet import models
 from controlplane.telemetry.fleet_view import read_operations
@@ -146,7 +147,7 @@ def change(request: HttpRequest, body: Body, act: Act, *args: Any, **kwargs: Any
 def reason_of(body: Body) -> str:
     """Raises BadBody without one."""
     reason = body.get("reason", "")
-    if not isinstance(reason, str) or not reason.strip():
+    if not isinstance(reason, str) or shows_nothing(reason):
         raise BadBody(gettext("Say why: the reason is kept with the operation."))
     return reason.strip()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -139,6 +140,13 @@ def test_a_bad_model_is_refused_with_a_reason(node: models.Node, change: dict[st
     refused = refusal(actions.register_model, ANN, replace(NEW, **change))
     assert refused.kind == "invalid"
     assert any(reason in each for each in refused.reasons), refused.reasons
+
+
+@pytest.mark.parametrize("reason", ["\u200b", " \u2060\ufeff ", "\u3164", "\u2800\t"])
+def test_a_reason_that_shows_nothing_is_refused(node: models.Node, reason: str) -> None:
+    refused = refusal(partial(actions.register_model, reason=reason), ANN, NEW)
+    assert refused.reasons == ("reason: there is nothing in it that a reader could see",)
+    assert not models.Model.objects.exists()
 
 
 def test_every_problem_is_named_at_once(node: models.Node) -> None:

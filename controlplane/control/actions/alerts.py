@@ -23,7 +23,7 @@ from controlplane.control.actions.change import forbid, record_change
 from controlplane.control.actor import Actor
 from controlplane.control.refused import Refused, refuse_all
 from controlplane.core.alertrules import LEAST_CLEAR_S, MAX_DURATION_S, RULES, Rule
-from controlplane.core.storable import storable_text
+from controlplane.core.storable import shows_nothing, storable_text
 from controlplane.fleet import models
 
 Scope = Literal["alert", "rule", "model"]
@@ -52,7 +52,7 @@ def silence_alert(actor: Actor, number: int, *, until: datetime, scope: str = "a
 
 
 def _bad_silence(alert: Alert, until: datetime, scope: str, reason: str) -> Iterator[str]:
-    if not reason.strip():
+    if shows_nothing(reason):
         yield "a silence needs a reason: whoever finds it must know why"
     if not timezone.now() < until <= timezone.now() + LONGEST:
         yield f"a silence ends in the future and within {LONGEST.days} days"

@@ -23,7 +23,7 @@ from controlplane.control.desire import Desire, changes, desire_of
 from controlplane.control.refused import Refused
 from controlplane.core.lifecycle import ENDED
 from controlplane.core.secretwords import hide
-from controlplane.core.storable import storable_text
+from controlplane.core.storable import shows_nothing, storable_text
 from controlplane.fleet import models
 
 MAX_REASON = 500
@@ -213,6 +213,8 @@ def record_audit(
 def _told(actor: Actor, reason: str) -> tuple[str, str]:
     """Name and reason as PostgreSQL takes them, without secrets that somebody pasted."""
     name, text = storable_text(actor.name), hide(storable_text(reason))
+    if text and shows_nothing(text):
+        raise Refused("invalid", "reason: there is nothing in it that a reader could see")
     if len(text) > MAX_REASON:
         raise Refused("invalid", f"reason: at most {MAX_REASON} characters, not {len(text)}")
     return name[:150], text

@@ -19,7 +19,7 @@ from controlplane.control.models import Level, PlannerSetting, Proposal, Proposa
 from controlplane.control.planning.history import FOR_PROPOSAL
 from controlplane.control.refused import Refused, refuse_all
 from controlplane.core.protocol import ROLES_OF_MODE
-from controlplane.core.storable import storable_text
+from controlplane.core.storable import shows_nothing, storable_text
 from controlplane.fleet import models
 
 
@@ -53,7 +53,7 @@ def reject_proposal(actor: Actor, number: int, *, reason: str = "") -> models.Op
     """Say no, with a reason. The same change is not proposed again for as long as a change by hand is kept."""
     with transaction.atomic():
         row = _open(actor, "reject_proposal", number)
-        if not reason.strip():
+        if shows_nothing(reason):
             raise Refused("invalid", "a rejection needs a reason: whoever reads it must know why")
         after = {"state": "rejected", "title": row.title}
         operation = record_change(
