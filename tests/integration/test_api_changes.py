@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -254,3 +256,31 @@ def test_of_two_operators_at_once_one_wins_and_the_other_hears_of_it(web: Web, o
     operation = accepted(won, "rebalance")
     assert problem(lost, 409, "busy")["operation"] == operation["id"]
     assert models.Operation.objects.filter(verb="rebalance").count() == 1
+
+
+RACED: dict[str, tuple[str, str, Any]] = {
+    "settings": ("PATCH", "models/m", lambda at: {"slo_itl_ms": 20 + at}),
+    "freeze": ("PUT", "models/m/freeze", lambda at: {"until": f"{timezone.now() + timedelta(hours=at + 1):%FT%TZ}"}),
+    "planner": ("PATCH", "models/m/planner", lambda at: {"priority": at + 1}),
+    "sizes": ("PUT", "models/m/pools/decode", lambda at: {"engines": at + 3}),
+}
+
+
+@pytest.mark.parametrize("what", RACED)
+def test_of_many_changes_of_what_was_read_once_one_is_carried_out(operator: Client, what: str) -> None:
+    """All have the same If-Match, whose version is compared under the row's lock."""
+    one_model()
+    method, address, body = RACED[what]
+    headers = {**operator.headers, "if-match": operator.get("models/m").headers["etag"]}
+    gate, before = threading.Barrier(6), models.Operation.objects.count()
+
+    def press(at: int) -> int:
+        with httpx.Client(base_url=operator.base_url, headers=headers, timeout=60) as client:
+            client.get("/healthz")
+            gate.wait()
+            return client.request(method, f"/api/v1/{address}", json=body(at)).status_code
+
+    with ThreadPoolExecutor(6) as pressing:
+        answers = sorted(pressing.map(press, range(6)))
+    assert answers[0] == 202 and set(answers[1:]) <= {409, 412}, answers
+    assert models.Operation.objects.count() == before + 1

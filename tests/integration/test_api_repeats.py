@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -103,6 +104,18 @@ def test_of_many_at_once_with_one_key_one_runs_and_all_hear_of_the_same(client: 
     assert {(answer.status_code, answer.json()["id"]) for answer in answers} == {(202, answers[0].json()["id"])}
     assert sum("idempotency-replayed" not in answer.headers for answer in answers) == 1
     assert rebalances() == 1
+
+
+def test_of_several_requests_at_once_with_one_key_one_runs(client: Client) -> None:
+    def send(decode: int) -> int:
+        with httpx.Client(base_url=client.base_url, headers=client.headers, timeout=60) as own:
+            sizes = {"pools": {"prefill": 4 - decode, "decode": decode}}
+            return own.post(f"/api/v1/{ADDRESS}", json=sizes, headers=key("a")).status_code
+
+    with ThreadPoolExecutor(3) as sending:
+        answers = sorted(sending.map(send, (1, 3, 3)))
+    assert answers[0] == 202 and set(answers) <= {202, 409, 422}, answers
+    assert rebalances() == models.AuditEntry.objects.filter(verb="rebalance").count() == 1
 
 
 def test_a_key_is_for_one_request_of_one_user(web: Web, client: Client) -> None:
