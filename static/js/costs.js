@@ -114,7 +114,7 @@ function paintKpis({ statement, recorded, until }) {
   const tokens = sum(statement.models, "output_tokens");
   const of = (name) => sum(statement.pools, name);
   const share = (cents) => (statement.total_cents ? gettext("%(n)s % of all", { n: percent(cents / statement.total_cents) }) : "");
-  const cell = (title, value, unit, foot) => el("div", { class: "kpi" }, el("dt", {}, title), el("dd", { class: "line" }, el("span", { class: "big" }, value, el("small", {}, unit))), el("dd", { class: "meter" }), el("dd", { class: "foot" }, foot));
+  const cell = (title, value, unit, foot) => el("div", { class: "kpi" }, el("dt", {}, title), el("dd", { class: "line" }, el("span", { class: "big" }, value, el("small", {}, value === MISSING ? "" : unit))), el("dd", { class: "meter" }), el("dd", { class: "foot" }, foot));
   const money = (cents) => (known ? `$${dollars(cents)}` : MISSING);
   byId("kpis").replaceChildren(
     cell(gettext("Total"), money(statement.total_cents), "", gettext("%(n)s GPU h", { n: number(of("gpu_hours"), 1) })),
