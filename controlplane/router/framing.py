@@ -9,6 +9,7 @@ from __future__ import annotations
 _MAX_SIZE_LINE = 256
 _PLAIN_SIZE = 10
 _MAX_TRAILERS = 8192
+_HEX = b"0123456789abcdefABCDEF"
 
 LAST_CHUNK = b"0\r\n\r\n"
 _LAST = b"\r\n" + LAST_CHUNK
@@ -145,7 +146,7 @@ def whole_chunks(data: bytes) -> bytes:
 def _size(line: bytes) -> int:
     digits = line.partition(b";")[0].strip()
     try:
-        if not digits.isalnum() or len(digits) > 8:
+        if not digits or digits.translate(None, _HEX) or len(digits) > 8:
             raise ValueError
         return int(digits, 16)
     except ValueError:

@@ -190,6 +190,8 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
             self._whole(payload)
             return
         out = self.watch.feed(payload)
+        if self.watch.done and self.connection is not None:
+            self.connection.flow = None  # nothing goes by any more
         if self._seam is not None and out and not self.watch.error:
             out = self._seam.rewrite(out)
             if self._seam.torn:
@@ -224,7 +226,10 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
     def lost(self, fault: Fault) -> None:
         self.connection = None
         self._client.follow(None)
-        self._fail(fault)
+        if self.watch.done and self._state is not _WAITING:
+            self._ended()  # all of it had come
+        else:
+            self._fail(fault)
 
     # --- from the exchange ---
 
@@ -268,7 +273,8 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
         if not self._events and self._seam is None:
             self._client.abort()  # in the middle of a JSON document only a broken connection is honest
         else:
-            self._client.write(self._frame(sse.error_event(error.document())))
+            if not self.watch.done:
+                self._client.write(self._frame(sse.error_event(error.document())))
             if self._chunked:
                 self._client.write(framing.LAST_CHUNK)
         return True
@@ -301,8 +307,8 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
         self.first_at = time.monotonic()
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._state = _OVER
-        if self._status >= 500 or self._status < 200 or 300 <= self._status < 400 or self._status in (401, 403):
-            # 401 and 403 speak of the router's key, not of the client's.
+        if self._status >= 500 or (self._status < 400 and self._status != 200) or self._status in (401, 403):
+            # 401 and 403 speak of the router's key, not of the client's; of other good ones engines know none.
             self.settle(Fault("status", status=self._status))
         elif self._status == 200 and self._expects_done:
             document = answers.sound(body)
@@ -357,7 +363,7 @@ class Relay(WaitingSink[Answer | Streamed | Late | Broken]):
                 self._counted = True
                 self._gathering.streams += 1
                 self._gathering.ignore(self.connection.fileno())
-                if self._chunked and self._seam is None:
+                if self._chunked and self._seam is None and not self.watch.done:
                     self.connection.flow = self.flow
         self._client.follow(self.connection)
         self._client.write(head + self._frame(out))

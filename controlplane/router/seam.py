@@ -95,7 +95,7 @@ def read(parts: Sequence[bytes]) -> Sent | None:
     choices)."""
     sent: Sent | None = None
     for event in framing.Chunked().feed(b"".join(parts)).split(sse.END):
-        if not event:
+        if not event or sse.is_comment(event):
             continue
         document = sse.document_of(event)
         choices = document.get("choices")

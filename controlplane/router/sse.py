@@ -7,6 +7,7 @@ quotes only occurs as a key.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ import orjson
 from controlplane.router.usage import with_details
 
 DONE = b"data: [DONE]\n\n"
+_DONE = re.compile(rb"^data: ?\[DONE\]\n\n", re.MULTILINE)
 END = b"\n\n"
 _ERROR = b'"error"'
 _ABORT = b'"abort"'
@@ -58,6 +60,8 @@ class EventWatch:
         self._rest = b""
 
     def feed(self, payload: bytes) -> bytes:
+        if self.done:
+            return b""  # clients have stopped reading there
         if self._rest:
             payload = self._rest + payload
             self._rest = b""
@@ -70,13 +74,21 @@ class EventWatch:
                 return b""
             self._rest = payload[cut:]
             payload = payload[:cut]
+        if b"[DONE]" in payload:
+            payload = self._until_done(payload)
         at = self.tells(payload)
         if at >= 0:
             at = payload.rfind(END, 0, at) + 2
             payload = payload[:at] + self._inspect(payload[at:]) if at > 1 else self._inspect(payload)
-        if payload.endswith(DONE):
-            self.done = True
         return payload
+
+    def _until_done(self, payload: bytes) -> bytes:
+        """Without what comes after the final event, if it is in there."""
+        done = _DONE.search(payload)
+        if done is None:
+            return payload
+        self.done, self._rest = True, b""
+        return payload[: done.end()]
 
     def tells(self, payload: bytes) -> int:
         """Where the first event that must be looked into has what tells so; -1: all of it may go by."""
@@ -110,7 +122,7 @@ class EventWatch:
                 continue
             document = document_of(event)
             if gave_up(document) or _is_error_event(event):
-                self.error = True
+                self.error, self.done = True, False
                 break
             usage = document.get("usage") or _inner_usage(document)
             if isinstance(usage, dict):
@@ -133,15 +145,21 @@ def _is_error_event(event: bytes) -> bool:
 
 
 def document_of(event: bytes) -> dict[str, Any]:
-    """The JSON object of an event's data line; {} if there is none."""
-    for line in event.split(b"\n"):
-        if line.startswith(b"data:"):
-            try:
-                document = orjson.loads(line[5:])
-            except orjson.JSONDecodeError:
-                return {}
-            return document if isinstance(document, dict) else {}
-    return {}
+    """The JSON object of an event's data; {} if there is none."""
+    try:
+        document = orjson.loads(_data(event))
+    except orjson.JSONDecodeError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _data(event: bytes) -> bytes:
+    """Of all its data lines, as the HTML standard puts them together (section 9.2.6)."""
+    return b"\n".join([line[5:] for line in event.split(b"\n") if line.startswith(b"data:")])
+
+
+def is_comment(event: bytes) -> bool:
+    return all(line.startswith(b":") for line in event.split(b"\n") if line)
 
 
 def error_event(document: bytes) -> bytes:

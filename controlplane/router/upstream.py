@@ -230,7 +230,9 @@ class EngineConnection:
             self._body(rest)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        name = name.lower()
+        before = self._headers.get(name) if name == b"transfer-encoding" else None
+        self._headers[name] = value if before is None else before + b", " + value
 
     def _body(self, data: bytes) -> None:
         reader, sink = self._framing, self._sink

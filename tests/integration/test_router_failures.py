@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from controlplane.core.protocol import RequestRow
+from controlplane.router import framing, sse
 from tests.integration import router_engine as act
 from tests.integration.router_engine import FakeEngine, Leg, words
 from tests.integration.router_kit import (
@@ -132,6 +133,45 @@ async def test_a_stream_without_done_is_not_passed_off_as_whole(tmp_path: Path) 
         engine.acts = [no_done]
         response = await kit.post({**TEXT, "stream": True})
         assert parse_events(response.content)[-1]["error"]
+
+
+def said_all(*pieces: bytes, dies: bool) -> act.Act:
+    """Streams the whole answer and its [DONE], then `pieces`, then dies or ends its message."""
+
+    async def say(engine: FakeEngine, leg: Leg) -> None:
+        await act.begin_stream(leg)
+        await act.send_event(leg, act.event(leg.body, "all", "stop"))
+        await act.send_event(leg, {"choices": [], "usage": act.usage_of(leg.body, 1)})
+        for piece in (sse.DONE, *pieces):
+            leg.writer.write(framing.chunk(piece))
+            await leg.writer.drain()
+            await asyncio.sleep(0.05)
+        if dies:
+            leg.writer.transport.abort()
+        else:
+            leg.writer.write(framing.LAST_CHUNK)
+
+    return say
+
+
+AFTER_DONE = {
+    "death": said_all(dies=True),
+    "[DONE]": said_all(sse.DONE, dies=False),
+    "an event": said_all(b'data: {"choices":[{"text":"more"}]}\n\n', dies=False),
+    "an error and death": said_all(b'data: {"error":{"message":"x"}}\n\n', dies=True),
+    "half an event": said_all(b"data: {", dies=False),
+}
+
+
+@pytest.mark.parametrize("say", AFTER_DONE.values(), ids=AFTER_DONE)
+async def test_a_stream_is_over_with_its_done_whatever_its_engine_does_then(tmp_path: Path, say: act.Act) -> None:
+    async with fakes("e1", "e2") as engines, running(tmp_path, whole_model(*engines)) as kit:
+        for engine in engines:
+            engine.acts = [say]
+        *events, done = await kit.events(TEXT)
+        assert (text_of(events), len(events), done) == ("all", 1, "[DONE]")
+        await until(kit.idle, "idle")
+        assert sum(len(engine.generations()) for engine in engines) == 1
 
 
 async def test_a_failed_prefill_is_tried_elsewhere_and_then_left_to_the_decode_engine(tmp_path: Path) -> None:
@@ -381,6 +421,11 @@ def dribble(begin: bytes, piece: bytes) -> act.Act:
 JSON_HEAD = "200 OK\r\ncontent-type: application/json"
 LIES = {
     "101": raw_answer("101 Switching\r\nconnection: upgrade\r\nupgrade: x"),
+    "201": act.answer(201, {"choices": [{"text": "a"}]}),
+    "204": raw_answer("204 No Content", end=False),
+    "two codings": raw_answer(
+        JSON_HEAD + "\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked", b"2\r\n{}\r\n0\r\n\r\n", end=False
+    ),
     "no length and cut": raw_answer(JSON_HEAD, b'{"choices":[{"text":"a'),
     "no length": raw_answer(JSON_HEAD, b'{"choices":[{"text":"a"}]}'),
     "empty": raw_answer(JSON_HEAD + "\r\ncontent-length: 0", end=False),

@@ -53,7 +53,7 @@ def test_a_read_of_whole_chunks_may_be_passed_on_as_it_came() -> None:
 
 
 @pytest.mark.parametrize(
-    "wire", [b"zz\r\n", b"-1\r\n", b"1_0\r\n", b"\r\n\r\n", b"2\r\nabc\r\n", b"0\r\n\r\nmore", b"1" * 300]
+    "wire", [b"zz\r\n", b"-1\r\n", b"1_0\r\n", b"0x1\r\n", b"\r\n\r\n", b"2\r\nabc\r\n", b"0\r\n\r\nmore", b"1" * 300]
 )
 def test_broken_chunks_are_noticed(wire: bytes) -> None:
     with pytest.raises(framing.BadFraming):
@@ -103,6 +103,31 @@ def test_an_engines_failure_inside_a_stream_is_noticed(event: bytes) -> None:
     assert watch.feed(EVENTS + event + sse.DONE) == EVENTS
     assert watch.error
     assert not watch.done
+
+
+@pytest.mark.parametrize("done", [b"data: [DONE]\n\n", b"data:[DONE]\n\n", b": hm\ndata: [DONE]\n\n"])
+@given(st.lists(st.integers(0, 1000), max_size=12))
+@settings(max_examples=50, deadline=None)
+def test_nothing_comes_after_the_last_event(done: bytes, cuts: list[int]) -> None:
+    watch = sse.EventWatch(True, 10_000)
+    wire = EVENTS + done + EVENTS + b'data: {"error":1}\n\n' + sse.DONE + b"data: {"
+    assert b"".join(map(watch.feed, cut(wire, cuts))) + watch.finish() == EVENTS + done
+    assert (watch.done, watch.error) == (True, False)
+
+
+def test_a_text_about_the_last_event_is_not_it() -> None:
+    watch = sse.EventWatch(True, 10_000)
+    text = b'data: {"choices":[{"delta":{"content":"data: [DONE]\\n\\n"}}]}\n\n'
+    assert watch.feed(text) == text
+    assert not watch.done
+
+
+def test_an_event_in_several_lines_is_read_like_any_other() -> None:
+    watch = sse.EventWatch(True, 10_000)
+    assert watch.feed(USAGE.replace(b'"usage"', b'\ndata: "usage"')) == b""
+    assert usage.of_document(watch.usage).prompt == 7
+    assert watch.feed(b'data: {"id":"x",\ndata: "error":{"message":"x"}}\n\n') == b""
+    assert watch.error
 
 
 def test_a_text_about_errors_is_no_error() -> None:

@@ -96,6 +96,7 @@ def test_a_stream_of_more_than_text_is_not_read(delta: Any) -> None:
 def test_what_was_sent_is_read_in_pieces() -> None:
     events = [{"id": "a", "choices": [{"text": text, "finish_reason": None}]} for text in ("on", "ce", "", " ü")]
     whole = b"".join(map(event, events))
+    whole += framing.chunk(b": ping\n\n")
     sent = seam.read([whole[:150], whole[150:]])
     assert sent is not None
     assert (sent.text, sent.events, sent.finished, sent.first["id"]) == ("once ü", 3, False, "a")
