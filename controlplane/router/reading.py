@@ -19,7 +19,7 @@ _KEPT_HEADERS = frozenset({
 })  # fmt: skip
 """What the router uses. All else a client sends is dropped: no steering or hop-by-hop header can reach an engine."""
 
-_ONCE = frozenset({b"host", b"authorization", b"x-api-key"})
+_ONCE = frozenset({b"host", b"authorization", b"x-api-key", b"content-encoding", b"transfer-encoding"})
 """Two of them are two opinions: a proxy before us may have judged by the other one."""
 
 
@@ -243,6 +243,8 @@ class RequestParser:
         http10 = version == "1.0"
         if not http10 and (version != "1.1" or b"host" not in self._headers):  # RFC 9112 section 3.2
             raise bad_request("This is not a valid HTTP/1.1 request.", code="invalid_http")
+        if self._headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+            raise bad_request("Of transfer codings only `chunked` is supported.", code="invalid_http")
         keep_alive = self._parser.should_keep_alive() and not http10
         method = self._parser.get_method().decode("ascii")
         self._request = ClientRequest(method, self._target, self._headers, keep_alive, http10)

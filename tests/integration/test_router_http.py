@@ -94,6 +94,11 @@ GARBAGE = [
     b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"A" * 100_000,
     b"GET /livez HTTP/2.0\r\nhost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\n\r\n",
     b"GET /livez HTTP/1.1\r\nhost: x\r\nHost: x\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: identity\r\n"
+    b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-encoding: gzip\r\n"
+    b"content-encoding: identity\r\ncontent-length: 2\r\n\r\n{}",
     b"GET /livez HTTP/1.1\r\nhost: x\r\nauthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
 ]  # fmt: skip
 
