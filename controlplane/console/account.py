@@ -55,11 +55,9 @@ def form(show: View) -> Callable[[View], View]:
     return decorate
 
 
-@require_safe
-@never_cache
-@login_required
-def page(request: HttpRequest) -> HttpResponse:
-    return show(request)
+def opened(show: View) -> View:
+    """The page itself, for who is signed in."""
+    return require_safe(never_cache(login_required(show)))
 
 
 def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
@@ -80,7 +78,7 @@ def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
     return render(request, "console/account.html", {**context, **more}, status=status)
 
 
-posted = form(show)
+page, posted = opened(show), form(show)
 
 
 @sensitive_post_parameters()

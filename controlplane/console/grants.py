@@ -6,17 +6,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext
-from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
 
 from controlplane.access.who import actor_of
-from controlplane.console.account import form
+from controlplane.console.account import form, opened
 from controlplane.console.forms import GrantForm
 from controlplane.console.permissions import why_not
 from controlplane.control import actions
@@ -28,16 +25,8 @@ NAMES = 1000
 """Of models and users, offered while one types."""
 
 
-@require_safe
-@never_cache
-@login_required
-def page(request: HttpRequest) -> HttpResponse:
-    """?model=: those of one model."""
-    return show(request)
-
-
 def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
-    """The page, with what just happened in `more`."""
+    """The page (?model=: of one model), with what just happened in `more`."""
     refused = why_not(actor_of(request), "grant_model")
     asked = request.GET.get("model", "")[:128].replace("\x00", "")
     found = Grant.objects.select_related("model", "user").order_by("model__name", "user__username")
@@ -62,7 +51,7 @@ def _names() -> dict[str, list[str]]:
     }
 
 
-posted = form(show)
+page, posted = opened(show), form(show)
 
 
 @posted

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
-from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_safe
 
 from controlplane.access.who import actor_of
 from controlplane.common.jointoken import BadToken, join_url
-from controlplane.console.account import form
+from controlplane.console.account import form, opened
 from controlplane.console.forms import JoinTokenForm
 from controlplane.console.permissions import why_not
 from controlplane.console.proving import proved
@@ -25,13 +22,6 @@ from controlplane.control.refused import Refused
 from controlplane.fleet.models import JoinToken
 
 SHOWN = 100
-
-
-@require_safe
-@never_cache
-@login_required
-def page(request: HttpRequest) -> HttpResponse:
-    return show(request)
 
 
 def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
@@ -46,7 +36,7 @@ def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
     return render(request, "console/joining.html", {**context, **more}, status=status)
 
 
-posted = form(show)
+page, posted = opened(show), form(show)
 
 
 @sensitive_post_parameters()

@@ -5,16 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
-from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_safe
 
 from controlplane.access.who import actor_of
-from controlplane.console.account import form
+from controlplane.console.account import form, opened
 from controlplane.console.forms import KeyForm
 from controlplane.console.permissions import why_not
 from controlplane.console.proving import proved
@@ -24,13 +21,6 @@ from controlplane.control.newkey import ALL_MODELS, NewKey
 from controlplane.telemetry.queries.uses import digests_of, last_use, last_uses
 
 MAX_REASON = 500
-
-
-@require_safe
-@never_cache
-@login_required
-def page(request: HttpRequest) -> HttpResponse:
-    return show(request)
 
 
 def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
@@ -64,7 +54,7 @@ def _row(actor: Actor, row: Any, now: datetime, used_at: float | None) -> dict[s
     }
 
 
-posted = form(show)
+page, posted = opened(show), form(show)
 
 
 @sensitive_post_parameters()
