@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controlplane.control.watching import Seen
+from controlplane.core.counts import some
 from controlplane.core.preview import PlannedStep, Preview
 from controlplane.fleet import models
 
@@ -39,7 +40,7 @@ def plan_lines(plan: Preview) -> Iterator[str]:
         yield f"{plan.verb}{subject}: nothing is to be done on any engine"
     else:
         how = "at once, no engine is restarted" if plan.instant else "rolling: engines are started or stopped"
-        count = f"{len(plan.steps)} step{'s' if len(plan.steps) > 1 else ''}"
+        count = some(len(plan.steps), "step")
         yield f"{plan.verb}{subject}: {count}, {how}"
     for number, step in enumerate(plan.steps, 1):
         place = f" on {step.node}" if step.node else ""

@@ -6,6 +6,7 @@ Thresholds: the project's design, section 6.
 from __future__ import annotations
 
 from controlplane.core.advisor_types import Check, CheckName, Measured, Situation, State
+from controlplane.core.counts import some
 
 DECODE_SHARE = 0.7
 LARGE_KV_BYTES = 500e6
@@ -113,7 +114,7 @@ def _gpus(gpus: int) -> Check:
     sentence = (
         f"{gpus:,} GPUs make two pools that can be balanced."
         if enough
-        else f"With {gpus:,} GPUs, fewer than 16, scheduling two pools costs more than it gains."
+        else f"With {some(gpus, 'GPU')}, fewer than 16, scheduling two pools costs more than it gains."
     )
     return _check(
         "gpus",

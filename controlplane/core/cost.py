@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from controlplane.core.counts import some
 from controlplane.core.gpus import GPUS
 from controlplane.core.protocol import Role
 
@@ -202,7 +203,7 @@ def what_if(
 
 
 def _told(now: int, then: int, before: float, saved: float) -> str:
-    counts = f"{now:,} → {then:,} GPUs"
+    counts = f"{now:,} → {some(then, 'GPU')}"
     if not saved:
         return f"{counts} costs the same, {before:,.2f} US$ an hour."
     month = f"{abs(saved) * HOURS_PER_MONTH:,.0f} US$ a month of {HOURS_PER_MONTH} hours"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.core.counts import some
 from controlplane.core.pairs import FAILED_AGAIN_S, ask, judge
 from controlplane.core.plan import Action, Flip
 from controlplane.core.protocol import ROLES_OF_MODE
@@ -124,7 +125,7 @@ def _missing(scope: Scope, roles: Sequence[str], after: Mapping[str, list[Engine
             return f"it has no pool {role}"
         need = max(1, scope.floor(pool))
         if len(after[role]) < need:
-            return f"pool {pool.name} has {len(after[role])} of {need} engines ready"
+            return f"pool {pool.name} has {len(after[role])} of {some(need, 'engine')} ready"
     return ""
 
 

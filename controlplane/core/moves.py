@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from controlplane.core.counts import some
 from controlplane.core.plan import Action, BeginMove, FinishMove
 from controlplane.core.protocol import ROLES_OF_MODE
 from controlplane.core.retask import AGAIN_S
@@ -50,7 +51,7 @@ def _between(scope: Scope, source: PoolState, to: PoolState, moves: Moves) -> No
         moves.chosen.add(engine.id)
         moves.missing[to.key] -= 1
         moves.missing[source.key] += 1
-        why = f"pool {to.name} wants {to.desired} engines, pool {source.name} {source.desired}"
+        why = f"pool {to.name} wants {some(to.desired, 'engine')}, pool {source.name} {source.desired}"
         if engine.moving or engine.state != "ready":
             moves.actions.append(FinishMove(engine.id, to.role, to.arm, why))
         elif engine.held or _allowed(scope, source, moves):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from controlplane.core.counts import some
 from controlplane.core.planner_inputs import Demand
 from controlplane.core.planner_layouts import Layouted
 from controlplane.core.planner_moves import moves_between, within
@@ -262,5 +263,5 @@ def _told(found: Estimate, model: ModelNow) -> str:
 
     return (
         f"TTFT p99 {ms(found.ttft_p99_ms)} of {model.slo.ttft_ms:,.0f}, ITL p99 {ms(found.itl_p99_ms)} of "
-        f"{model.slo.itl_ms:,.0f}, on {found.gpus} GPUs"
+        f"{model.slo.itl_ms:,.0f}, on {some(found.gpus, 'GPU')}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controlplane.core.counts import some
 from controlplane.core.planner_inputs import MIX_S, Demand, inside
 from controlplane.core.planner_types import HoldCode, ModelNow
 from controlplane.core.predict import RECENT_S
@@ -51,9 +52,9 @@ def before_changing(model: ModelNow, demand: Demand, now_s: float, missed: bool)
         return "cooldown", f"It changed {now_s - model.changed_at_s:,.0f} s ago: the next change waits {left:,.0f} s."
     seen, wanted = demand.inputs.window_s, RECENT_S if missed else MIX_S
     if seen < wanted - 1:
-        return "few_samples", f"Its traffic has been seen for {seen / 60:,.0f} minutes, {wanted / 60:,.0f} are needed."
+        return "few_samples", f"Its traffic has been seen for {some(seen / 60, 'minute')}, {wanted / 60:,.0f} are needed."
     if not demand.idle and demand.inputs.samples < guards.min_samples:
-        few = f"{demand.inputs.samples:,} requests in {demand.inputs.window_s / 60:,.0f} minutes"
+        few = f"{some(demand.inputs.samples, 'request')} in {some(demand.inputs.window_s / 60, 'minute')}"
         return "few_samples", f"{few} are too few to judge by; {guards.min_samples:,} are needed."
     return None
 

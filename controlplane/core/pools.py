@@ -5,6 +5,7 @@ Where running engines cannot change over, new ones are made first when GPUs are 
 
 from __future__ import annotations
 
+from controlplane.core.counts import some
 from controlplane.core.flip import Flipping, exchange, flip
 from controlplane.core.moves import Moves, plan_moves
 from controlplane.core.observe import MAX_FAILURES
@@ -93,7 +94,7 @@ def create_one(scope: Scope, pool: PoolState, surge: bool = False) -> Create | s
     if placement is None:
         return "; ".join(reasons)
     scope.room.take(pool.model, placement)
-    why = f"pool {pool.name} wants {pool.desired} engines; {placement.node} has room"
+    why = f"pool {pool.name} wants {some(pool.desired, 'engine')}; {placement.node} has room"
     return Create(pool.model, pool.role, placement, why, pool.arm, surge)
 
 

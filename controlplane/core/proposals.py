@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from controlplane.core.counts import some
 from controlplane.core.planner_types import Decision, Hold, HoldCode, Proposal
 
 NEEDLESS: frozenset[HoldCode] = frozenset(
@@ -104,4 +105,4 @@ def _refused(proposal: Proposal, rejections: Iterable[Rejection], now_s: float) 
 
 def _told(no: Rejection, now_s: float) -> str:
     why = f" ({no.reason})" if no.reason else ""
-    return f"{no.by} rejected this change{why}: it is not proposed again for {(no.until_s - now_s) / 60:,.0f} minutes."
+    return f"{no.by} rejected this change{why}: it is not proposed again for {some((no.until_s - now_s) / 60, 'minute')}."

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from controlplane.core import comparison
 from controlplane.core.comparison import Conventions, Lengths
+from controlplane.core.counts import some
 from controlplane.core.gpus import Gpu
 from controlplane.core.perf import DoesNotFit, PhaseModel
 from controlplane.core.protocol import Role
@@ -131,7 +132,7 @@ def candidates(question: Question, role: Role, gpu: Gpu) -> Candidates:
         if degree > gpu.server_gpus and tally.evaluated:
             break
         if degree > question.gpus:
-            tally.refuse(degree, "gpus", 1, f"an engine needs {degree} GPUs, there are {question.gpus}")
+            tally.refuse(degree, "gpus", 1, f"an engine needs {some(degree, 'GPU')}, not {question.gpus}")
             continue
         try:
             model = PhaseModel(question.shape, gpu, degree, question.kv_dtype)

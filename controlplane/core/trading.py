@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from controlplane.core.counts import some
 from controlplane.core.planner_choice import Choice, choose
 from controlplane.core.planner_guards import before_looking
 from controlplane.core.planner_inputs import Demand, demand, inside
@@ -91,7 +92,7 @@ def _offers(giver: ModelNow, fleet: FleetNow, now_s: float) -> Iterator[_Offer]:
 
 def _taken(model: ModelNow, offer: _Offer, helped: Choice, now_s: float) -> Trade:
     lent = Lent("", offer.giver.name, model.name, offer.pool.role, offer.engines, now_s)
-    count = f"{offer.engines} engine{'s' if offer.engines > 1 else ''}"
+    count = some(offer.engines, "engine")
     effect = "keeps its targets" if offer.keeps else "misses its targets"
     told = (
         f"No GPU is spare: {count} of {offer.giver.name}/{offer.pool.role} (priority {offer.giver.priority}, below "
@@ -146,7 +147,7 @@ def _returned(
     had = present(giver.pools)
     gets = tuple(replace(each, engines=each.engines + lent.engines) if each.role == lent.role else each for each in had)
     told = (
-        f"It keeps its targets without the {gpus} GPUs that {giver.name} lent it: they go back to {giver.name}/{lent.role}."
+        f"It keeps its targets without the {some(gpus, 'GPU')} that {giver.name} lent it: back to {giver.name}/{lent.role}."
     )
     return Trade(
         Choice(now, best, "give_back", (told,), ()),

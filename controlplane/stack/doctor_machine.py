@@ -16,6 +16,7 @@ import pynvml
 
 from controlplane.core import checkup, names
 from controlplane.core.checkup import Finding
+from controlplane.core.counts import some
 from controlplane.stack import record
 from controlplane.stack.folder import StateFolder
 from controlplane.stack.services import ROOT
@@ -92,7 +93,7 @@ def gpus(*, expected: bool) -> Finding:
             return Finding("nvml", "driver", "ok", "no NVIDIA driver here, and none is needed")
         remedy = "install the NVIDIA driver; in a container, start it with the NVIDIA runtime"
         return Finding("nvml", "driver", "fail", f"the NVIDIA driver cannot be asked ({error})", remedy)
-    return Finding("nvml", "driver", "ok", f"driver {driver}, {count} GPUs")
+    return Finding("nvml", "driver", "ok", f"driver {driver}, {some(count, 'GPU')}")
 
 
 def connectors(wanted: Iterable[str]) -> Iterator[Finding]:

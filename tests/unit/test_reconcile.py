@@ -56,7 +56,7 @@ def test_a_missing_engine_is_made_with_a_reason() -> None:
     (create,) = actions(world(engine=None))
     assert isinstance(create, Create)
     assert create.placement.gpus == ("n1-0",)
-    assert create.reason == "pool m/mixed wants 1 engines; n1 has room"
+    assert create.reason == "pool m/mixed wants 1 engine; n1 has room"
 
 
 def test_two_missing_engines_never_get_the_same_gpu() -> None:
