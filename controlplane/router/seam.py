@@ -14,6 +14,7 @@ import orjson
 
 from controlplane.router import framing, sse
 from controlplane.router.bodies import Body
+from controlplane.router.usage import counted
 
 CHAT = "/v1/chat/completions"
 DEFAULT_COMPLETION_TOKENS = 16
@@ -206,8 +207,8 @@ class Seam:
 
     def total(self, usage: Mapping[str, Any]) -> dict[str, Any]:
         """The whole request's usage, from that of its rest."""
-        prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        if type(prompt) is not int or type(output) is not int:
+        prompt, output = counted(usage, "prompt_tokens"), counted(usage, "completion_tokens")
+        if prompt is None or output is None:
             return dict(usage)
         whole_prompt = self.prompt_tokens if self.prompt_tokens is not None else max(0, prompt - self.tokens)
         output += self.tokens

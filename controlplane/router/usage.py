@@ -10,6 +10,8 @@ _COUNT = re.compile(
     rb'"(prompt_tokens|completion_tokens|cached_tokens|(?:cache_read_|cache_creation_)?input_tokens|output_tokens)"\s*:\s*(\d{1,15})'
 )
 _DETAILS = re.compile(rb'"prompt_tokens_details"\s*:\s*(?:null|\{[^{}]*\})')
+_MOST = 1_000_000_000
+"""No request has more tokens. Sums of what engines tell must stay within the 64 bits that processes share and rows have."""
 
 
 class Usage(NamedTuple):
@@ -45,29 +47,30 @@ def of_body(body: bytes) -> Usage:
 
 def _of_counts(counts: Mapping[str, Any], about_prompt: Mapping[str, Any], details: dict[str, Any] | None) -> Usage:
     """/v1/responses says input and output; /v1/messages too, and tells what was cached apart from the input."""
-    prompt = _count(counts, "prompt_tokens")
-    output = _count(counts, "completion_tokens")
-    cached = _count(about_prompt, "cached_tokens")
+    prompt = counted(counts, "prompt_tokens")
+    output = counted(counts, "completion_tokens")
+    cached = counted(about_prompt, "cached_tokens")
     if prompt is not None and output is not None:
         return Usage(prompt, output, cached, details)  # of a generation, as nearly all
     if prompt is None:
-        prompt = _count(counts, "input_tokens")
+        prompt = counted(counts, "input_tokens")
     if output is None:
-        output = _count(counts, "output_tokens")
-    read = _count(counts, "cache_read_input_tokens")
+        output = counted(counts, "output_tokens")
+    read = counted(counts, "cache_read_input_tokens")
     if cached is None:
         cached = read
     if prompt is not None:
-        prompt += (read or 0) + (_count(counts, "cache_creation_input_tokens") or 0)
+        prompt += (read or 0) + (counted(counts, "cache_creation_input_tokens") or 0)
     return Usage(prompt, output, cached, details)
 
 
 _NONE = object()
 
 
-def _count(counts: Mapping[str, Any], name: str) -> int | None:
+def counted(counts: Mapping[str, Any], name: str) -> int | None:
+    """A number of tokens that can be; None for anything else."""
     value = counts.get(name)
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= _MOST else None
 
 
 def with_details(answer: bytes, details: bytes | None) -> bytes:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from controlplane.core.codec import decode
 from controlplane.core.protocol import Record, RequestRow, RouterRow, UsageRow
-from controlplane.router import bodies, expiry, fields, framing, sse, telemetry, usage
+from controlplane.router import bodies, expiry, fields, framing, seam, sse, telemetry, usage
 from controlplane.router.breaker import Breaker
 from controlplane.router.errors import ApiError
 from controlplane.router.ledger import Ledger
@@ -397,6 +397,17 @@ def test_counts_are_read_from_the_bytes_of_an_answer() -> None:
     assert (usage.of_body(body).prompt, usage.of_body(body).output, usage.of_body(body).cached) == (5, 2, None)
     assert usage.of_body(b"{}") == usage.Usage()
     assert usage.of_document({"prompt_tokens": -1, "completion_tokens": True}) == usage.Usage()
+
+
+@pytest.mark.parametrize("count", [10**9 + 1, 2**63 - 1, 2**64 - 1, 10**30])
+def test_counts_that_cannot_be_are_not_known(count: int) -> None:
+    told = {"prompt_tokens": count, "completion_tokens": count, "prompt_tokens_details": {"cached_tokens": count}}
+    assert usage.of_document(told)[:3] == (None, None, None)
+    assert usage.of_body(json.dumps({"usage": told}).encode())[:3] == (None, None, None)
+    rest = seam.Seam(seam.Sent({}), 3, None, "").rewrite(b'data: {"choices":[],"usage":%b}\n\n' % orjson.dumps({
+        **told, "prompt_tokens": 2**64 - 1, "completion_tokens": 2**64 - 1, "prompt_tokens_details": None,
+    }))  # fmt: skip
+    assert b'"prompt_tokens":18446744073709551615' in rest
 
 
 def test_the_expiry_counter_is_read_from_a_real_page() -> None:
