@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 
@@ -33,7 +34,8 @@ def parse(page: bytes) -> float | None:
         values = [float(value) for value in _SAMPLE.findall(page)]
     except ValueError:
         return None
-    return sum(values) if values else None
+    total = sum(values)
+    return total if values and math.isfinite(total) else None  # what is no number never shows that it grew
 
 
 class Baseline:

@@ -415,6 +415,7 @@ def test_the_expiry_counter_is_read_from_a_real_page() -> None:
     assert expiry.parse(page) == 0.0
     name = b"vllm:nixl_num_kv_expired_reqs_total"
     assert expiry.parse(b'# TYPE x\n%b{a="}"} 2.0\n%b 1e1\n' % (name, name)) == 12.0
+    assert expiry.parse(b"%b NaN\n" % name) is expiry.parse(b"%b 1e999\n%b 1\n" % (name, name)) is None
     assert expiry.parse(b"%b_other 3\n" % name) is None
     assert expiry.parse(b"%b x\n" % name) is None
     assert expiry.parse(b"") is None
