@@ -196,6 +196,7 @@ SPECTACULAR_SETTINGS = {
         "OperationStateEnum": "controlplane.api.documents.OPERATION_STATES",
         "CanaryStateEnum": "controlplane.api.documents.CANARY_STATES",
         "AlertStateEnum": "controlplane.api.documents_alerts.ALERT_STATES",
+        "SeverityEnum": "controlplane.api.documents_alerts.SEVERITIES",
     },
 }
 

@@ -165,7 +165,10 @@ ASKS: dict[str, Ask] = {
         ("silence_alert", "{alert}", "--hours", "1"),
     ),
     "unsilence_alert": Ask(("DELETE", "alerts/{alert}/silence", None), command=("silence_alert", "{alert}", "--off")),
-    "set_alert_rule": Ask(page=("alert-rules/pool_empty", {"model": "{model}", "severity": "warn"})),
+    "set_alert_rule": Ask(
+        ("PUT", "alert-rules/pool_empty", {"model": "{model}", "severity": "warn"}),
+        ("alert-rules/pool_empty", {"model": "{model}", "severity": "warn"}),
+    ),
     "scale_pool": Ask(
         ("PUT", "models/{model}/pools/decode", {"engines": 1}), command=("scale_pool", "{model}", "decode", "1")
     ),
@@ -226,8 +229,8 @@ ASKS: dict[str, Ask] = {
         once=True,
     ),
     "remove_price": Ask(("DELETE", "prices/1", None), ("prices/1/remove", {}), once=True),
-    "update_channel": Ask(page=("channels/none", {"enabled": False}), once=True),
-    "remove_channel": Ask(page=("channels/none/remove", {}), once=True),
+    "update_channel": Ask(("PATCH", "channels/none", {"enabled": False}), ("channels/none", {"enabled": False}), once=True),
+    "remove_channel": Ask(("DELETE", "channels/none", None), ("channels/none/remove", {}), once=True),
 }
 NO_DOOR = {"apply_model", "set_team", "remove_team", "try_channel", "add_channel"}
 """Parts of `apply_state`, or what shows a secret or sends something and so has no dry run: see test_control_actors."""
@@ -348,7 +351,8 @@ def test_the_api_gives_the_answer_of_the_table(places: dict[str, Any], visitor: 
         for model in asked_of(ask, visitor) if ask.api else ():
             method, address, body = ask.api  # type: ignore[misc]
             path = f"/api/v1/{address.format(**places[model])}?dry_run=true"
-            sent = {} if body is None else {"data": body, "content_type": "application/json"}
+            whole = filled(body, places[model])
+            sent = {} if body is None else {"data": whole, "content_type": "application/json"}
             got[verb, model] = answer_of(getattr(client, method.lower())(path, **sent).status_code)
     compare(visitor, got)
 

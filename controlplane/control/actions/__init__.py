@@ -8,7 +8,7 @@ trace. `preview(action, …)` says what an action would do, and leaves none eith
 from controlplane.control.actions.alerts import RuleChange, end_silence, set_alert_rule, silence_alert, unsilence_alert
 from controlplane.control.actions.canaries import end_canary, promote_canary, set_canary, update_canary
 from controlplane.control.actions.change import NewStep, forbid, record_change
-from controlplane.control.actions.channels import add_channel, remove_channel, try_channel, update_channel
+from controlplane.control.actions.channels import add_channel, channel_secret, remove_channel, try_channel, update_channel
 from controlplane.control.actions.engines import drain_engine, exchange_roles, restart_engine, retry_engine, undrain_engine
 from controlplane.control.actions.grants import grant_model, ungrant_model
 from controlplane.control.actions.joining import add_join_token, revoke_join_token
@@ -38,6 +38,7 @@ __all__ = [
     "apply_model",
     "approve_proposal",
     "cancel",
+    "channel_secret",
     "cordon_node",
     "drain_engine",
     "end_canary",

@@ -50,10 +50,19 @@ def add_channel(
             raise Refused("invalid", f"channel {name} exists already: remove it first, or choose another name") from error
         after = {"kind": kind, "to": channel.shown, "least": least}
         operation = record_change("add_channel", actor, reason, f"channel:{name}", after=after, done=True)
-    if channel.kind != ChannelKind.WEBHOOK:
-        return operation, ""
-    note_secret(actor.name, f"channel:{name}")
-    return operation, shown_secret(webhook_key(config().fleet_secret(), channel.pk))
+    if channel.kind == ChannelKind.WEBHOOK:
+        note_secret(actor.name, f"channel:{name}")
+    return operation, _secret(channel)
+
+
+def channel_secret(name: str) -> str:
+    """What a webhook's receiver checks signatures with; "" for e-mail, and where there is no such channel (any more)."""
+    channel = Channel.objects.filter(name=storable_text(name)).first()
+    return _secret(channel) if channel else ""
+
+
+def _secret(channel: Channel) -> str:
+    return shown_secret(webhook_key(config().fleet_secret(), channel.pk)) if channel.kind == ChannelKind.WEBHOOK else ""
 
 
 def _target(kind: str, target: str) -> str:
