@@ -3,7 +3,7 @@
 import { modelUrl } from "./act.js";
 import { el } from "./dom.js";
 import { latencyText, number, percent, rate, roughly, span } from "./format.js";
-import { gettext } from "./i18n.js";
+import { gettext, ngettext } from "./i18n.js";
 import { roleWord } from "./opwords.js";
 
 export const RULES = {
@@ -34,6 +34,8 @@ export function quantity(unit, value) {
   if (unit === "ms") return latencyText(value);
   if (unit === "share") return `${plain(value * 100)} %`;
   if (unit === "s") return lasting(value);
+  if (unit === "starts") return ngettext("%(n)s start", "%(n)s starts", value, { n: number(value) });
+  if (unit === "engines") return ngettext("%(n)s engine", "%(n)s engines", value, { n: number(value) });
   return number(value);
 }
 
