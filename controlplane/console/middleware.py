@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
+from django.utils.translation import gettext
 
 RETRY_AFTER_S = 5
 
@@ -28,7 +29,7 @@ class NulAddress:
 
 
 class DatabaseAway:
-    """503 with Retry-After instead of an error page when PostgreSQL does not answer."""
+    """503 with Retry-After instead of an error page when PostgreSQL does not answer; to scripts as JSON, like a refusal."""
 
     sync_capable = True
     async_capable = False
@@ -39,7 +40,11 @@ class DatabaseAway:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         return self.get_response(request)
 
-    def process_exception(self, _request: HttpRequest, error: Exception) -> HttpResponse | None:
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         if not isinstance(error, (OperationalError, InterfaceError)):
             return None
-        return HttpResponse(render_to_string("503.html"), status=503, headers={"Retry-After": str(RETRY_AFTER_S)})
+        headers = {"Retry-After": str(RETRY_AFTER_S)}
+        if "application/json" in (request.content_type, request.headers.get("Accept")):
+            why = gettext("The database does not answer. Look at the operations before you try again.")
+            return JsonResponse({"kind": "unavailable", "reasons": [why]}, status=503, headers=headers)
+        return HttpResponse(render_to_string("503.html"), status=503, headers=headers)

@@ -47,3 +47,12 @@ def test_the_api_says_so_in_its_own_language(web: Web) -> None:
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["kind"] == "unavailable"
     assert "127.0.0.1:1" not in answer.text
+
+
+def test_an_order_of_a_page_gets_an_answer_that_its_script_can_show(web: Web) -> None:
+    with httpx.Client(base_url=web.url, headers={"origin": web.url}, cookies={"sessionid": "a" * 32}, timeout=60) as client:
+        client.get("/login")
+        headers = {"x-csrftoken": client.cookies.get("csrftoken", "")}
+        answer = client.post("/models/m/rebalance/start", json={"sizes": {}, "reason": "r"}, headers=headers)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "The database does not answer" in answer.json()["reasons"][0]
