@@ -75,7 +75,7 @@ async function load() {
   if (!ok) {
     const again = el("button", { class: "btn small", type: "button" }, gettext("Try again"));
     again.addEventListener("click", load);
-    byId("said").replaceChildren(failed(gettext("Could not load: %(error)s", { error: found.error ?? found.error ?? found.reasons?.[0] ?? status }), again));
+    byId("said").replaceChildren(failed(gettext("Could not load: %(error)s", { error: found.error ?? found.reasons?.[0] ?? status }), again));
     return;
   }
   shown = found;
@@ -201,7 +201,7 @@ byId("take").append(menu);
 async function loadProposed() {
   const { ok, status, document: found } = await read("/data/proposed-costs");
   if (!ok) {
-    byId("proposed").replaceChildren(failed(gettext("Could not load: %(error)s", { error: found.error ?? found.error ?? found.reasons?.[0] ?? status })));
+    byId("proposed").replaceChildren(failed(gettext("Could not load: %(error)s", { error: found.error ?? found.reasons?.[0] ?? status })));
     return;
   }
   byId("proposed").replaceChildren(found.proposals.length ? table(gettext("At the recommended split"), HEADS, found.proposals.map(rowOf)) : emptied(gettext("No open proposal"), gettext("The planner proposes nothing else for any model now; what it holds for is on each model's page.")));

@@ -50,9 +50,10 @@ def test_the_api_says_so_in_its_own_language(web: Web) -> None:
 
 
 def test_an_order_of_a_page_gets_an_answer_that_its_script_can_show(web: Web) -> None:
-    with httpx.Client(base_url=web.url, headers={"origin": web.url}, cookies={"sessionid": "a" * 32}, timeout=60) as client:
+    with httpx.Client(base_url=web.url, headers={"origin": web.url}, timeout=60) as client:
         client.get("/login")
-        headers = {"x-csrftoken": client.cookies.get("csrftoken", "")}
+        client.cookies.set("sessionid", "a" * 32)
+        headers = {"x-csrftoken": client.cookies["csrftoken"]}
         answer = client.post("/models/m/rebalance/start", json={"sizes": {}, "reason": "r"}, headers=headers)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "The database does not answer" in answer.json()["reasons"][0]
