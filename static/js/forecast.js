@@ -155,8 +155,8 @@ export function basisWords(basis) {
 // How far the forecast of the present split is from what is measured now: how much to believe the others.
 function errorWords(before, model) {
   if (!before || !model) return "";
-  const off = (key, name, measured) => (measured ? `${name} ${number(Math.round(100 * (before[key].p99 / measured - 1)))} %` : "");
-  const parts = [off("ttft_ms", "TTFT p99", model.ttft.p99), off("itl_ms", "ITL p99", model.itl.p99)].filter(Boolean);
+  const off = (key, name, measured) => (measured && before[key].p99 != null ? gettext("%(name)s %(off)s % (measured %(value)s)", { name, off: number(Math.round(100 * (before[key].p99 / measured - 1))), value: latencyText(measured) }) : "");
+  const parts = [off("ttft_ms", "TTFT p99", model.ttft.p99), off("itl_ms", "ITL p99", model.itl.p99), off("transfer_ms", gettext("KV transfer p99"), model.transfer.p99)].filter(Boolean);
   return parts.length ? gettext("Forecast of now against what is measured now: %(errors)s", { errors: parts.join(", ") }) : gettext("Nothing is measured now to compare the forecast with.");
 }
 
