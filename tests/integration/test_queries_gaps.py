@@ -148,3 +148,22 @@ def test_rows_of_before_seconds_were_counted_stand_for_all_of_their_time() -> No
     for rate in (pool.prompt_tokens_per_s.value, one.prompt_tokens_per_s.value):
         assert rate == pytest.approx(TOKENS_PER_S, rel=0.02)
     assert model_figures("llama", window).requests_per_s.value == pytest.approx(1, rel=0.02)
+
+
+def test_a_short_window_further_back_has_the_finest_cells_that_are_kept() -> None:
+    steady = Steady()
+    steady.run(3600, [])
+    steady.recorder.write(NOON + HOUR_S + SETTLED_S + HOUR_S)
+    assert steady.recorder.roll_up() == 1
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM telemetry_engine_10s")
+    window = Window(NOON, NOON + 900, NOON + 10 * 24 * HOUR_S)
+    pool, model, one = pool_series("llama", window)["prefill"], model_series("llama", window), engine_series("p1", window)
+    for series, step_s, rate in (
+        (pool.prompt_tokens_per_s, 60, TOKENS_PER_S),
+        (model.requests_per_s, 60, 1.0),
+        (one.prompt_tokens_per_s, 3600, TOKENS_PER_S),
+    ):
+        assert series.step_s == step_s
+        assert len(series.values) == max(1, 900 // step_s)
+        assert all(value == pytest.approx(rate, rel=0.03) for value in series.values[1:] or series.values)

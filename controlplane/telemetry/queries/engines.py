@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controlplane.telemetry.queries import figures
+from controlplane.telemetry.queries.kept import finest_of_engines
 from controlplane.telemetry.queries.pools import hits
 from controlplane.telemetry.queries.reading import ENGINES, Ask, Row, buckets, latency, mean, most, newest, over, read, total
 from controlplane.telemetry.queries.results import EngineFigures, EngineSeries
@@ -72,8 +73,9 @@ def _figures(row: Row, window: Window) -> EngineFigures:
 
 
 def engine_series(engine: str, window: Window) -> EngineSeries:
-    """Ten seconds of engines are kept for days only: finer cells than hours have what is left. Raises django.db.Error."""
-    chart = cells(window)
+    """In cells of an hour at least once ten seconds of its beginning are no longer kept; hours are kept for weeks. Raises
+    django.db.Error."""
+    chart = cells(window, finest_of_engines(window))
     course = Course(chart, read(over(ENGINES, {"engine": engine}, ("engine",), SERIES, chart), stored().engine_hours_until))
     return EngineSeries(
         engine=engine,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from controlplane.telemetry.queries import figures, model_seconds
 from controlplane.telemetry.queries.figures import ratio
+from controlplane.telemetry.queries.kept import finest
 from controlplane.telemetry.queries.reading import MODELS, Ask, Row, buckets, latency, over, read, total
 from controlplane.telemetry.queries.results import ModelFigures, ModelSeries
 from controlplane.telemetry.queries.shaping import Course, Shape
@@ -61,7 +62,7 @@ def cached(row: Row) -> float | None:
 
 def model_series(model: str, window: Window) -> ModelSeries:
     """For short windows in cells of ten seconds (`model_seconds`). Raises django.db.Error."""
-    chart = cells(window)
+    chart = cells(window, finest(window))
     if chart.level == Level.TEN_SECONDS:
         course = Course(chart, model_seconds.rows(model, chart))
     else:

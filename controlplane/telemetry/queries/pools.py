@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controlplane.telemetry.queries import effective, figures
 from controlplane.telemetry.queries.figures import Series, ratio
+from controlplane.telemetry.queries.kept import finest
 from controlplane.telemetry.queries.reading import (
     ENGINES,
     POOLS,
@@ -92,7 +93,7 @@ def pool_series(model: str, window: Window) -> dict[str, PoolSeries]:
     """By role. What GPUs do comes in cells of a minute at least, the rest in cells of ten seconds for short windows. Raises
     django.db.Error."""
     hours_until = stored().hours_until
-    fine, coarse = cells(window), cells(window, Level.MINUTE)
+    fine, coarse = cells(window, finest(window)), cells(window, Level.MINUTE)
     where = {"model": model}
     if fine.level == Level.TEN_SECONDS:
         gpus = read(over(POOLS, where, KEY, GPU_SERIES, coarse), hours_until)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from controlplane.core.sketches import log_edges
 from controlplane.telemetry.queries import figures
 from controlplane.telemetry.queries.figures import ratio
+from controlplane.telemetry.queries.kept import finest
 from controlplane.telemetry.queries.kv_results import TransferFigures, TransferSeries
 from controlplane.telemetry.queries.reading import ENGINES, POOLS, Ask, Row, buckets, latency, over, read, total
 from controlplane.telemetry.queries.shaping import Course, Shape, together
@@ -52,7 +53,7 @@ def _figures(row: Row, window: Window) -> TransferFigures:
 
 def transfer_series(model: str, window: Window) -> TransferSeries:
     """Of all pools of the model together. Raises django.db.Error."""
-    chart = cells(window)
+    chart = cells(window, finest(window))
     source, key = (ENGINES, ()) if chart.level == Level.TEN_SECONDS else (POOLS, ("role",))
     rows = read(over(source, {"model": model}, key, SERIES, chart), stored().hours_until)
     course = Course(chart, together(rows, TOTALS, ("transfer_ms",)))
