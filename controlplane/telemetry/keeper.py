@@ -99,9 +99,10 @@ class Keeper(PatientThread):
     def _look_what_is_stored(self) -> None:
         """A server that crashed has lost the last transactions (the writer does not wait for its disk): then everything from
         the position that it has is made again."""
-        if last_position() not in (self._stored, self._position):
+        found = last_position()
+        if found not in (self._stored, self._position):
             self._rollups = None
-        self._in_doubt = False
+        self._stored, self._in_doubt = found, False
 
     def _resume(self) -> Rollups:
         """Where rows end, or the whole stream when none were ever written (or the stream was begun anew)."""
@@ -164,5 +165,5 @@ class Keeper(PatientThread):
     def _write_pending(self) -> None:
         """Rows that were taken out of the roll-ups stay here until PostgreSQL has them; nothing is read meanwhile."""
         if len(self._pending):
-            self._writer.write(self._pending, self._position, position_time(self._position))
+            self._writer.write(self._pending, self._position, position_time(self._position), self._stored)
             self._stored, self._pending = self._position, Batch()

@@ -28,6 +28,10 @@ FAILED = (django.db.Error, psycopg.Error)
 """Everything else: PostgreSQL is away, or a table is missing."""
 
 
+class OtherPosition(django.db.OperationalError):
+    """The server has another position than was stored last: it crashed and lost some, or somebody else writes too."""
+
+
 class Writer:
     def __init__(self, partitions: Partitions) -> None:
         self.counts: Counter[str] = Counter()
@@ -35,32 +39,30 @@ class Writer:
         self._partitions = partitions
         self._staged: tuple[object, set[Table]] = (None, set())
 
-    def write(self, batch: Batch, position: str, at: float) -> None:
-        """`batch`, and that the stream was read up to `position` (a stream id; `at`: its time). All or nothing.
-        Raises one of FAILED."""
+    def write(self, batch: Batch, position: str, at: float, since: str | None = None) -> None:
+        """`batch`, and that the stream was read up to `position` (a stream id; `at`: its time). All or nothing. `since`: the
+        position that must be there, without which `batch` would leave a gap (None: any). Raises one of FAILED, OtherPosition
+        among them."""
         for table, rows in batch.rows.items():
             place = table.columns.index("at")
             self._partitions.ensure(table, [row[place] for row in rows.values()])
             self._stage(table)
         try:
-            self._write_all(batch, position, at, _copy)
+            self._write_all(batch, (position, at, since), _copy)
         except REFUSED:
-            self._write_all(batch, position, at, self._copy_what_goes)
+            self._write_all(batch, (position, at, since), self._copy_what_goes)
         self.counts["written"] += len(batch)
 
-    def _write_all(self, batch: Batch, position: str, at: float, copy: Callable[[Table, list[Values]], None]) -> None:
+    def _write_all(
+        self, batch: Batch, place: tuple[str, float, str | None], copy: Callable[[Table, list[Values]], None]
+    ) -> None:
         with transaction.atomic():
             with connection.cursor() as cursor:
                 # A crash may take the last of these, each with its position: whoever writes reads on from there.
                 cursor.execute("SET LOCAL synchronous_commit = off")
             for table, rows in batch.rows.items():
                 copy(table, list(rows.values()))
-            with connection.cursor() as cursor:
-                cursor.execute(
-                    "INSERT INTO telemetry_position (stream, last_id, at) VALUES (%s, %s, %s) "
-                    "ON CONFLICT (stream) DO UPDATE SET last_id = excluded.last_id, at = excluded.at",
-                    [names.TELEMETRY_STREAM, position, moment(at)],
-                )
+            _note_position(*place)
 
     def _copy_what_goes(self, table: Table, rows: list[Values]) -> None:
         """Leaves out the rows that PostgreSQL refuses: halves of halves are tried until they are found."""
@@ -91,6 +93,23 @@ class Writer:
                 )
             )
         self._staged[1].add(table)
+
+
+def _note_position(position: str, at: float, since: str | None) -> None:
+    with connection.cursor() as cursor:
+        if since is None:
+            cursor.execute(
+                "INSERT INTO telemetry_position (stream, last_id, at) VALUES (%s, %s, %s) "
+                "ON CONFLICT (stream) DO UPDATE SET last_id = excluded.last_id, at = excluded.at",
+                [names.TELEMETRY_STREAM, position, moment(at)],
+            )
+            return
+        cursor.execute(
+            "UPDATE telemetry_position SET last_id = %s, at = %s WHERE stream = %s AND last_id = %s",
+            [position, moment(at), names.TELEMETRY_STREAM, since],
+        )
+        if not cursor.rowcount:
+            raise OtherPosition("what was stored last is not there any more")
 
 
 def last_position() -> str | None:

@@ -20,7 +20,7 @@ from controlplane.telemetry.rollups import Rollups
 from controlplane.telemetry.tables import GPU_MINUTE, NODE_SECOND, REQUEST, Batch, moment
 from controlplane.telemetry.testing import request_row
 from controlplane.telemetry.view import EngineView, FleetView
-from controlplane.telemetry.writer import Writer, last_position
+from controlplane.telemetry.writer import OtherPosition, Writer, last_position
 
 pytestmark = pytest.mark.django_db
 NOW = 1_796_018_425.0
@@ -115,6 +115,22 @@ def test_a_row_that_the_database_refuses_is_dropped_alone(caplog: pytest.LogCapt
     assert ask("SELECT count(*) FROM telemetry_gpu_minute") == [(19,)]
     assert (writer.counts["written"], writer.counts["refused"]) == (19, 1)
     assert len(caplog.records) == 1
+
+
+def test_nothing_is_written_after_a_position_that_is_not_there_any_more() -> None:
+    """A server that crashed may have lost the last transactions, and a new connection to it looks like the old one."""
+    batch = Batch()
+    batch.add(GPU_MINUTE, dict.fromkeys(GPU_MINUTE.columns) | {"uuid": "g", "at": moment(NOW), "node": "n1", "engine": "",
+                                                                "role": "", "samples": 60})  # fmt: skip
+    writer = Writer(Partitions(keep(Config())))
+    with pytest.raises(OtherPosition):
+        writer.write(batch, "6-0", NOW, "5-0")
+    writer.write(Batch(), "5-0", NOW)
+    with pytest.raises(OtherPosition):
+        writer.write(batch, "7-0", NOW, "6-0")
+    assert (ask("SELECT count(*) FROM telemetry_gpu_minute"), last_position()) == ([(0,)], "5-0")
+    writer.write(batch, "7-0", NOW, "5-0")
+    assert (ask("SELECT count(*) FROM telemetry_gpu_minute"), last_position()) == ([(1,)], "7-0")
 
 
 def test_a_partition_that_cannot_be_made_now_costs_no_row(
