@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from controlplane.control.handoff import Asked, Endpoint, Outcome, ask_pair
+from controlplane.control.handoff import Asked, Endpoint, Outcome, Turn, ask_pair
 from controlplane.core.handoff_probe import make_prompt, word_count
 from controlplane.core.protocol import Connector, EngineSpec, Rank
 from workers import ports
@@ -169,7 +169,12 @@ async def probe(prefill: RealEngine, decode: RealEngine, connector: Connector) -
     prompt = make_prompt(word_count(BLOCK, int(ARGS["max_model_len"])), secrets.randbelow)
     asked = Asked(MODEL, prompt, secrets.token_hex(8), connector == "nixl")
     ends = [Endpoint(engine.id, engine.url, engine.key) for engine in (prefill, decode)]
-    return await ask_pair(*ends, asked, asyncio.get_running_loop().time() + 60.0)
+    until = asyncio.get_running_loop().time() + 60.0
+
+    async def tell(_: str) -> None:
+        """Nobody else is there to wait for."""
+
+    return await ask_pair(*ends, asked, Turn(until, until, 60.0, tell))
 
 
 def warm_up(one: RealEngine, other: RealEngine) -> None:
