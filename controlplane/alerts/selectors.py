@@ -35,6 +35,19 @@ class Settings:
             given[name] = next((value for value in values if value not in (None, "")), None)
         return known.setting(**given)
 
+    def models_of(self, rule: str) -> list[str]:
+        """Those for which it is set otherwise than for all."""
+        return sorted(model for key, model in self.rows if key == rule and model)
+
+    def own(self, rule: str, model: str = "") -> dict[str, Any]:
+        """What of it is set just there, and not more widely."""
+        return set_in(self.rows.get((rule, model)))
+
+
+def set_in(row: RuleSetting | None) -> dict[str, Any]:
+    """What a row sets; nothing without one."""
+    return {name: value for name in FIELDS if row and (value := getattr(row, name)) not in (None, "")}
+
 
 def read_settings() -> Settings:
     return Settings({(row.rule, row.model): row for row in RuleSetting.objects.all()})

@@ -99,20 +99,19 @@ class OneAlertRule(Resource):
 
 def _rule(key: str, known: Settings) -> dict[str, Any]:
     rule = RULES[key]
-    own = sorted(model for name, model in known.rows if name == key and model)
     return {
         "rule": key,
         **{name: getattr(rule, name) for name in ("title", "unit", "low", "high", "of_models", "remedy")},
-        "settings": [_setting(key, model, known) for model in ["", *own]],
+        "settings": [_setting(key, model, known) for model in ["", *known.models_of(key)]],
     }
 
 
 def _setting(key: str, model: str, known: Settings) -> dict[str, Any]:
-    holds, row = known.of(key, model), known.rows.get((key, model))
+    holds = known.of(key, model)
     return {
         "model": model or None,
         **{name: getattr(holds, name) for name in FIELDS},
-        "own": [name for name in FIELDS if row and getattr(row, name) not in (None, "")],
+        "own": list(known.own(key, model)),
     }
 
 

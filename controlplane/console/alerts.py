@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from controlplane.access.who import actor_of
-from controlplane.alerts.models import Alert, AlertState, Channel, Notification, NotificationState, RuleSetting
+from controlplane.alerts.models import Alert, AlertState, Channel, Notification, NotificationState
 from controlplane.alerts.selectors import FIELDS, read_settings, silences_now
 from controlplane.console.data import answer, data
 from controlplane.console.history import signed_in
@@ -198,15 +198,10 @@ def _settings() -> list[dict[str, Any]]:
     known = read_settings()
     found = []
     for rule in RULES:
-        own = sorted(model for key, model in known.rows if key == rule and model)
-        for model in ["", *own]:
-            row = known.rows.get((rule, model))
-            found.append({"rule": rule, "model": model, "own": _own(row), **_setting(known.of(rule, model))})
+        for model in ["", *known.models_of(rule)]:
+            own = known.own(rule, model)
+            found.append({"rule": rule, "model": model, "own": own, **_setting(known.of(rule, model))})
     return found
-
-
-def _own(row: RuleSetting | None) -> dict[str, Any]:
-    return {name: value for name in FIELDS if row and (value := getattr(row, name)) not in (None, "")}
 
 
 def _channels() -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from controlplane.alerts.models import (
     Silence,
 )
 from controlplane.alerts.models import RuleSetting as RuleSetting
-from controlplane.alerts.selectors import FIELDS
+from controlplane.alerts.selectors import FIELDS, set_in
 from controlplane.control.actions.change import forbid, record_change
 from controlplane.control.actor import Actor
 from controlplane.control.refused import Refused, refuse_all
@@ -117,7 +117,7 @@ def set_alert_rule(actor: Actor, rule: str, change: RuleChange, *, model: str = 
     refuse_all("invalid", _bad_rule(known, change, model))
     with transaction.atomic():
         row = RuleSetting.objects.select_for_update().filter(rule=rule, model=model).first()
-        before = {name: value for name in FIELDS if row and (value := getattr(row, name)) not in (None, "")}
+        before = set_in(row)
         after = {name: value for name in FIELDS if (value := getattr(change, name)) is not None}
         if after:
             values = dict.fromkeys(FIELDS) | {"severity": ""} | after
