@@ -33,7 +33,7 @@ def show(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
     rows = list((found.filter(model__name=asked) if asked else found)[: SHOWN + 1])
     now = timezone.now()
     context = {
-        "rows": [{"grant": row, "good": row.until is None or row.until > now} for row in rows[:SHOWN]],
+        "rows": [{"grant": row, "good": row.is_good(now)} for row in rows[:SHOWN]],
         "more": len(rows) > SHOWN,
         "asked": asked,
         "refused": refused,
@@ -77,7 +77,7 @@ def take(request: HttpRequest) -> HttpResponse:
     row = Grant.objects.filter(model__name=storable_text(name), user__username=storable_text(user)).first()
     actions.ungrant_model(actor, name, user, reason=request.POST.get("reason", "")[:500])
     taken = gettext("%(user)s may change %(model)s no more by a grant.") % {"user": user, "model": name}
-    if row is None or (row.until is not None and row.until <= timezone.now()):
+    if row is None or not row.is_good(timezone.now()):
         return show(request, done=taken, form=GrantForm())
     again = {"model": name, "user": user, "until": row.until}
     return show(request, taken=taken, again=again, form=GrantForm())

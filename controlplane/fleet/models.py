@@ -162,6 +162,10 @@ class Grant(models.Model):
         ordering = ["id"]
         constraints = [models.UniqueConstraint(fields=["model", "user"], name="grant_once_per_model_and_user")]
 
+    def is_good(self, now: datetime) -> bool:
+        """As `good_grants` has it."""
+        return self.until is None or self.until > now
+
 
 def good_grants(now: datetime) -> models.Q:
     """Grants that are worth something then."""
