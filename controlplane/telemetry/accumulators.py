@@ -268,7 +268,9 @@ class ModelMinute:
     def add_to(self, batch: Batch) -> None:
         values: dict[str, Any] = {"model": self.model, "at": moment(self.start)}
         values["told_s"] = max(self.told_s, len(self.ends))
-        for name in MODEL_MINUTE.columns[2:-1]:
+        for name in MODEL_MINUTE.columns:
+            if name in values:
+                continue
             values[name] = stored(self.sketches.get(name)) if name.endswith("_ms") else self.sums[name]
         batch.add(MODEL_MINUTE, values)
 
