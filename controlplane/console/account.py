@@ -21,7 +21,7 @@ from controlplane.access import accounts, factors, scopes, sessions, tokens
 from controlplane.access.sealing import BadSeal
 from controlplane.access.who import actor_of
 from controlplane.console.forms import OwnPasswordForm, TokenForm
-from controlplane.console.proving import proved
+from controlplane.console.proving import proved, proved_beside_code
 from controlplane.console.signin import MAX_CODE, refused_code, setting_up
 from controlplane.control.auditing.events import note_refusal, note_wrong_code
 from controlplane.control.refused import STATUS_OF_KIND, Refused, told
@@ -121,7 +121,7 @@ def factor(request: HttpRequest) -> HttpResponse:
 
 @sensitive_post_parameters()
 @posted
-@proved
+@proved_beside_code
 def codes(request: HttpRequest) -> HttpResponse:
     """New recovery codes, for a code."""
     refused = _ask_code(request)
@@ -132,7 +132,7 @@ def codes(request: HttpRequest) -> HttpResponse:
 
 @sensitive_post_parameters()
 @posted
-@proved
+@proved_beside_code
 def remove_factor(request: HttpRequest) -> HttpResponse:
     """Do without a second factor, for a code, where it is not required."""
     user = _user(request)

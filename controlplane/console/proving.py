@@ -26,13 +26,20 @@ View = Callable[..., HttpResponse]
 
 
 def proved(view: View) -> View:
-    """Of a form by somebody who is signed in (`account.form`): carried out once they have proved lately who they are. A form
-    that asks a code itself (`code`) is asked for none beside it."""
+    """Of a form by somebody who is signed in (`account.form`): carried out once they have proved lately who they are."""
+    return _checked(view, asks_code=False)
 
+
+def proved_beside_code(view: View) -> View:
+    """The same of a view that checks a code of the second factor itself (`code`): none is asked beside it."""
+    return _checked(view, asks_code=True)
+
+
+def _checked(view: View, asks_code: bool) -> View:
     @wraps(view)
     def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not sessions.proved_lately(request.session):
-            refused = _ask(request)
+            refused = _ask(request, asks_code and "code" in request.POST)
             if refused is not None:
                 return refused
         return view(request, *args, **kwargs)
@@ -40,12 +47,12 @@ def proved(view: View) -> View:
     return checked
 
 
-def _ask(request: HttpRequest) -> HttpResponse | None:
-    """None once it is proved, else the page that asks."""
+def _ask(request: HttpRequest, has_own_code: bool) -> HttpResponse | None:
+    """None once it is proved, or if only the code is wanted that the view checks, else the page that asks."""
     user = request.user
     assert isinstance(user, User)
     wants_password, has = user.has_usable_password(), factors.has_factor(user)
-    wants_code = has and "code" not in request.POST
+    wants_code = has and not has_own_code
     context: dict[str, Any] = {
         "name": user.get_username(),
         "wants_password": wants_password,

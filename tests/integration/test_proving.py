@@ -30,6 +30,7 @@ API = {
     "keys": {"name": "web-1", "team": "search"},
     "keys/none/rotate": {},
     "join-tokens": {"node": "n9"},
+    "channels": {"name": "pager", "kind": "webhook", "target": "https://93.184.215.14/in"},
 }
 
 
@@ -79,6 +80,23 @@ def test_who_has_a_second_factor_shows_both(settings: Any) -> None:
     assert not ApiToken.objects.exists()
     both = {"proof_password": PASSWORD, "proof_code": code}
     assert browser.post("/account/tokens", TOKEN | both).status_code == 200, "a wrong password used no code up"
+
+
+@pytest.mark.parametrize("has_password", [True, False])
+def test_a_code_in_a_form_that_looks_at_none_proves_nothing(has_password: bool) -> None:
+    person("ada", "admin")
+    browser, _, _ = with_factor("ada")
+    long_ago(browser)
+    if not has_password:  # as of who comes in by a provider; the session holds a hash of it
+        user = User.objects.get(username="ada")
+        user.set_unusable_password()
+        user.save()
+        session = browser.session
+        session["_auth_user_hash"] = user.get_session_auth_hash()
+        session.save()
+    answer = browser.post("/account/tokens", TOKEN | {"code": "123456", "proof_password": PASSWORD})
+    assert answer.status_code in (400, 403)
+    assert not ApiToken.objects.exists()
 
 
 @pytest.mark.parametrize("address", ["/account/factor/codes", "/account/factor/remove"])
